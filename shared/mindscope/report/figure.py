@@ -1,0 +1,77 @@
+"""The report's figure: one row a condition, its mean and 95 % interval, and the n it rests on.
+
+`interval_plot` returns SVG for inlining into a page: no script, nothing to fetch, the same bytes every time.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from mindscope.report.visible import label
+from mindscope.statistics import Estimate
+
+_INK, _FAINT, _MARK = "#1b1f24", "#d0d5dd", "#0b5cad"
+_WIDTH_IN, _ROW_IN, _MARGIN_IN = 3.9, 0.32, 0.8
+_LONGEST_LABEL = 24
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "mindscope",
+    "text.parse_math": False,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+
+
+def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str) -> str:
+    """An `<svg>` element with one labelled point and interval a row, top to bottom, on a common axis.
+
+    The axis spans 0 to 1 when every number lies in it. A row without a value has only its label and n; one
+    without an interval has only its point. `axis` names it.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        figure = Figure(figsize=(_WIDTH_IN, _MARGIN_IN + _ROW_IN * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for y, (_, estimate) in enumerate(rows):
+            if estimate.low is not None and estimate.high is not None:
+                axes.plot(
+                    [estimate.low, estimate.high], [y, y], color=_MARK, linewidth=2.2, solid_capstyle="butt"
+                )
+            if estimate.value is not None:
+                axes.plot([estimate.value], [y], "o", color=_MARK, markersize=6, clip_on=False, zorder=3)
+        axes.set_xlim(_span([estimate for _, estimate in rows]))
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [label(name, _LONGEST_LABEL) for name, _ in rows])
+        axes.set_xlabel(axis)
+        axes.grid(axis="x", color=_FAINT, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        counts = axes.secondary_yaxis("right")
+        counts.set_yticks(range(len(rows)), [f"n {estimate.n}" for _, estimate in rows])
+        counts.tick_params(length=0)
+        counts.spines[:].set_visible(False)
+        buffer = io.StringIO()
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _span(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    if low >= 0.0 and high <= 1.0:
+        return 0.0, 1.0
+    margin = 0.05 * (high - low) or 1.0
+    return low - margin, high + margin
