@@ -183,12 +183,12 @@ def test_the_figure_draws_every_row_and_only_what_is_known() -> None:
         ("known", wilson(3, 4)),
         ("no value", wilson(0, 0)),
         ("no interval", mean_interval([0.3], ["a"])),
-        ("$x^{2}$ \u202e</svg>", wilson(1, 2)),
+        ("$\\frac{$ \u202e</svg>", wilson(1, 2)),
     ]
     svg = interval_plot(rows, axis="mean")
     assert svg.startswith("<svg")
     assert svg.count("</svg>") == 1
-    for caption in ("known", "no value", "n 4", "n 0", "n 1", "n 2", "$x^{2}$"):
+    for caption in ("known", "no value", "n 4", "n 0", "n 1", "n 2", "$\\frac{$"):
         assert f"<!-- {caption}" in svg
     assert "\u202e" not in svg
     assert svg == interval_plot(rows, axis="mean")

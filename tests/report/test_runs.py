@@ -157,21 +157,23 @@ def test_v1_rewards_add_up_with_their_weights(writers, make_row, tmp_path: Path)
 
 
 def test_a_conversation_is_the_path_to_its_last_message(writers, make_row, tmp_path: Path) -> None:
-    """Node 1 is a reply that a later branch left behind; the scripted user's turn belongs to the reply."""
+    """A branch left behind is not on it, an example answer in the prompt is no reply, and the scripted user's
+    turn is part of the reply."""
 
     def node(parent: int | None, role: str, content: str, *, sampled: bool = False) -> dict:
         return {"parent": parent, "message": {"role": role, "content": content}, "sampled": sampled}
 
     nodes = [
         node(None, "system", "s"),
-        node(0, "user", "u1"),
-        node(1, "assistant", "left behind", sampled=True),
-        node(1, "assistant", "a1", sampled=True),
-        node(3, "user", "u2"),
-        node(4, "assistant", "a2", sampled=True),
+        node(0, "assistant", "example"),
+        node(1, "user", "u1"),
+        node(2, "assistant", "left behind", sampled=True),
+        node(2, "assistant", "a1", sampled=True),
+        node(4, "user", "u2"),
+        node(5, "assistant", "a2", sampled=True),
     ]
     rollout = read_run(edited(writers["v1"](tmp_path, [make_row("a")]), trace_nodes=nodes)).rollouts[0]
-    assert [m.text for m in rollout.prompt] == ["s", "u1"]
+    assert [m.text for m in rollout.prompt] == ["s", "example", "u1"]
     assert [(m.role, m.text) for m in rollout.reply] == [
         ("assistant", "a1"),
         ("user", "u2"),

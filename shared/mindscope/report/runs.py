@@ -109,9 +109,8 @@ def _listed(entries: Sequence[str]) -> list[str]:
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            content = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if content.strip():
-                yield number, content
+            if line.strip():
+                yield number, line
 
 
 def _is_torn(line: bytes, error: ValueError) -> bool:
