@@ -63,7 +63,7 @@ def read_answer(reply: str | None, *, tag: str, finish_reason: str | None = None
     text = without_reasoning(reply or "")
     if text is None:
         return Answer(outcome=Outcome.TRUNCATED, detail="unclosed_reasoning")
-    return _read_tagged(text, tag, cut=finish_reason == "length")
+    return _read_tagged(text, tag, cut=finish_reason in _CUT)
 
 
 def read_completion(reply: str | None, *, tag: str, finish_reason: str | None = None) -> Answer:
@@ -73,7 +73,7 @@ def read_completion(reply: str | None, *, tag: str, finish_reason: str | None = 
     """
     line, newline, _ = (reply or "").partition("\n")
     text = f"<{tag}>{line}" if line.strip() else ""
-    return _read_tagged(text, tag, cut=finish_reason == "length" and not newline)
+    return _read_tagged(text, tag, cut=finish_reason in _CUT and not newline)
 
 
 def without_reasoning(reply: str) -> str | None:
@@ -128,6 +128,7 @@ def offers_several(text: str) -> bool:
     return _SEPARATOR.search(text.strip()) is not None
 
 
+_CUT = ("length", "max_tokens")
 _REASONING_TAG = re.compile(r"<(/?)(think|thinking|reasoning)\b[^<>]*>", re.IGNORECASE)
 _SEPARATOR = re.compile(r"[,;/|&+\n]|\s(?:or|and)\s", re.IGNORECASE)
 _PLAIN = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u2010\u2011", "'''\"\"--")

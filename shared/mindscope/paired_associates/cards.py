@@ -264,13 +264,17 @@ def _pairing_faults(turns: list[_Turn]) -> list[Fault]:
             times = f"{shown_cue}, studied {len(studied)} times"
             faults.append(Fault(f"{probe.place}.word1", times, "a cue studied once"))
             continue
-        for field in ("word2", "similarity"):
+        for field, readable in (("word2", _readable_word), ("similarity", _readable_similarity)):
             was, now = studied[0].raw.get(field), probe.raw.get(field)
-            if was is not None and now is not None and _compared(was) != _compared(now):
+            if readable(was) != readable(now) and None not in (readable(was), readable(now)):
                 allowed = f"{shown(was)}, as studied in {studied[0].place}"
                 faults.append(Fault(f"{probe.place}.{field}", shown(now), allowed))
     return faults
 
 
-def _compared(value: object) -> object:
-    return folded(value) if isinstance(value, str) else value
+def _readable_word(value: object) -> object:
+    return folded(value) if isinstance(value, str) else None
+
+
+def _readable_similarity(value: object) -> object:
+    return value if isinstance(value, int | float) and 0 <= value <= 1 else None
