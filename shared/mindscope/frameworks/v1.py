@@ -1,0 +1,119 @@
+"""What every mindscope environment needs from the verifiers v1 API: task data, an in-process harness, a local env.
+
+`PromptData` carries one prompt and how it is to be sent, `DirectHarness` sends it (no sandbox, no subprocess, no
+package index), and `LocalEnv` runs on this machine where verifiers' own default is a hosted sandbox.
+
+    class Taskset(vf.Taskset[MyTask, MyConfig]):
+        def load(self):
+            yield MyTask(MyData(trcode="L25_07", condition="L25", prompt="…"), self.config.task)
+
+Works on the v1 API of verifiers 0.3.1 and 0.4.0. verifiers' graph records every call; a call that fails is retried
+by the OpenAI client inside the harness, and one that keeps failing ends the rollout unscored.
+"""
+
+from typing import Any, Literal
+
+import verifiers.v1 as vf
+from openai import AsyncOpenAI, OpenAIError
+from pydantic import Field
+from verifiers.v1.types import Messages
+
+
+class PromptData(vf.TaskData):
+    """One row: a prompt and how to send it. The fields below travel with the trace."""
+
+    trcode: str
+    """The item's identity, stable across runs."""
+    condition: str
+    """The cell of the design this row belongs to; reports group by it."""
+    raw: bool = False
+    """Send `prompt` to the model verbatim, without a chat template (base models)."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the reply; the run's own sampling settings win."""
+    max_tokens: int | None = None
+    """Longest reply, in tokens; the run's own sampling settings win."""
+
+
+class DirectHarnessConfig(vf.HarnessConfig):
+    max_retries: int = Field(5, ge=0)
+    """Times a failed call is sent again (connection faults, 408, 409, 429 and 5xx only)."""
+    raw_prompt_via: Literal["template_kwargs", "chat_template"] = "template_kwargs"
+    """How a raw prompt passes through a chat endpoint: `template_kwargs` for `mindscope serve`, `chat_template`
+    for servers that take a template with the request (vLLM with trusted request templates)."""
+
+
+class DirectHarness(vf.Harness[DirectHarnessConfig]):
+    """Sends the conversation to the model and records one reply, inside this process."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+        **_: object,
+    ) -> vf.ProgramResult:
+        system_prompt, prompt = self.resolve_prompt(data)
+        messages = _chat_messages(system_prompt, prompt)
+        async with AsyncOpenAI(
+            base_url=endpoint, api_key=secret, max_retries=self.config.max_retries, timeout=None
+        ) as client:
+            try:
+                await client.chat.completions.create(
+                    model=ctx.model, messages=messages, **self._request_options(data)
+                )
+            except OpenAIError as error:
+                return vf.ProgramResult(exit_code=1, stdout="", stderr=f"{type(error).__name__}: {error}")
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+    def _request_options(self, data: vf.TaskData) -> dict[str, Any]:
+        if not isinstance(data, PromptData):
+            return {}
+        options: dict[str, Any] = {}
+        if data.stop:
+            options["stop"] = list(data.stop)
+        if data.max_tokens is not None:
+            options["max_tokens"] = data.max_tokens
+        if data.raw:
+            options["extra_body"] = (
+                {"chat_template_kwargs": {"raw": True}}
+                if self.config.raw_prompt_via == "template_kwargs"
+                else {"chat_template": "{{ messages[-1].content }}"}
+            )
+        return options
+
+
+class LocalEnvConfig(vf.SingleAgentEnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+    """The model under study. Its runtime defaults to this machine: `DirectHarness` starts no program there."""
+
+
+class LocalEnv(vf.SingleAgentEnv, vf.Env[LocalEnvConfig]):
+    """One model, one conversation, on this machine."""
+
+
+def last_finish_reason(trace: vf.Trace) -> str | None:
+    """Why the model stopped in the last recorded reply: `stop`, `length`, or None when the provider did not say."""
+    committed = [call for call in trace.calls if call.node is not None]
+    return committed[-1].finish_reason if committed else None
+
+
+def last_reply(trace: vf.Trace) -> str | None:
+    """The last reply exactly as the model wrote it (verifiers' own `Trace.last_reply` strips it)."""
+    replies = trace.assistant_messages
+    return replies[-1].content if replies else None
+
+
+def _chat_messages(system_prompt: str | None, prompt: str | Messages | None) -> list[Any]:
+    system = [{"role": "system", "content": system_prompt}] if system_prompt is not None else []
+    if isinstance(prompt, str):
+        return [*system, {"role": "user", "content": prompt}]
+    return [*system, *(message.model_dump(exclude_none=True) for message in prompt or [])]
