@@ -6,19 +6,18 @@ write_evaluation(eta, Path("out.json"), compat=True)   # readable by infereval 0
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mindscope.errors import MindscopeError
 from mindscope.records import write_whole
+from mindscope.stimuli import loads, read_text
+from mindscope.validation import Fault, listing, shown
 from pydantic import BaseModel, ValidationError
 
 from infereval_env.checks import benchmark_faults, evaluation_faults, survivors
 from infereval_env.formats import Benchmark, Evaluation, EvaluationItem, Item, dump
-
-_LARGEST_FILE = 256 * 1024 * 1024
 
 Part = TypeVar("Part", bound=BaseModel)
 
@@ -104,65 +103,37 @@ def _item_for_infereval(item: EvaluationItem) -> EvaluationItem:
     )
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 text file, with or without a byte order mark. Raises MindscopeError when it is not there or not
-    text."""
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise MindscopeError(
-                f"{path} is larger than {_LARGEST_FILE >> 20} MB, too large for a file of this kind."
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise MindscopeError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from error
-    except OSError as error:
-        raise MindscopeError(f"{path} cannot be read: {error.strerror}.") from error
-
-
 def read_json(path: Path) -> tuple[str, Any]:
-    """The text of a JSON file and its data. NaN, infinities and repeated keys raise MindscopeError."""
+    """The text of a JSON file and its data. Raises MindscopeError for anything but plain JSON in UTF-8."""
     text = read_text(path)
     try:
-        return text, json.loads(text, object_pairs_hook=_unrepeated, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
+        return text, loads(text)
+    except ValueError as error:
         raise MindscopeError(f"{path} is not plain JSON: {error}.") from error
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-        raise ValueError(f"the key {repeated[0]!r} occurs twice in one object")
-    return found
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def faults_error(source: str, faults: list[str]) -> MindscopeError:
+def faults_error(source: str, faults: Sequence[object]) -> MindscopeError:
     """One error for all `faults` of the file `source`."""
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return MindscopeError("\n  ".join([f"{source} has {count}:", *faults]))
+    return MindscopeError(listing(source, faults))
 
 
-def _validated(model: type[Part], text: str, data: Any) -> tuple[Part | None, list[str]]:
+def _validated(model: type[Part], text: str, data: Any) -> tuple[Part | None, list[object]]:
     try:
         return model.model_validate_json(text), []
     except ValidationError as error:
         return None, list(shape_faults(error, data))
 
 
-def shape_faults(error: ValidationError, data: Any) -> Iterator[str]:
-    """One line per fault that pydantic found in `data`: place, value found, what is allowed."""
-    for fault in error.errors(include_url=False):
-        place = _place(fault["loc"], data)
-        if fault["type"] == "missing":
-            yield f"{place}: is missing"
-        elif fault["type"] == "extra_forbidden":
-            yield f"{place}: there is no such field"
+def shape_faults(error: ValidationError, data: Any) -> Iterator[Fault]:
+    """One fault for each thing pydantic found wrong in `data`."""
+    for detail in error.errors(include_url=False):
+        place = _place(detail["loc"], data)
+        if detail["type"] == "missing":
+            yield Fault(place, "nothing", "a value; the field is required")
+        elif detail["type"] == "extra_forbidden":
+            yield Fault(place, shown(detail["input"]), "no such field")
         else:
-            yield f"{place}: found {_short(fault['input'])}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
+            yield Fault(place, shown(detail["input"]), detail["msg"].removeprefix("Input should be "))
 
 
 def _place(location: tuple[int | str, ...], data: Any) -> str:
@@ -179,8 +150,3 @@ def _place(location: tuple[int | str, ...], data: Any) -> str:
         if isinstance(step, int) and isinstance(data, Mapping) and isinstance(data.get("id"), str):
             written += f" {data['id']!r}"
     return written or "the file"
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}…"

@@ -9,7 +9,8 @@ half of its configured calls answered has the outcome `no_data`, which is neithe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from mindscope.errors import MindscopeError
@@ -21,12 +22,13 @@ from infereval_env.formats import (
     Item,
     MonotonicityStep,
     RsrTarget,
+    Sample,
     Variation,
     benchmark_hash,
     elicitation_hash,
     reference_hash,
 )
-from infereval_env.verdicts import VERDICTS, Outcome, Verdict, Vote, vote
+from infereval_env.verdicts import VERDICTS, Outcome, TieBreak, Verdict, Vote, vote
 
 Shares = tuple[float, float, float]
 """How an item's answers divide over good, bad and abstain; the three sum to 1."""
@@ -67,8 +69,9 @@ class Reading(NamedTuple):
         """Share of the first verdict less that of the second; None when no call was answered."""
         if self.shares is None:
             return None
-        top, second, _ = sorted(self.shares, reverse=True)
-        return top - second
+        by_count = self.label_mass is None
+        top, second, _ = sorted(self.counts if by_count else self.shares, reverse=True)
+        return (top - second) / (self.answered if by_count else 1)
 
     @property
     def entropy(self) -> float | None:
@@ -109,13 +112,13 @@ def belonging_warnings(eta: Evaluation, benchmark: Benchmark) -> list[str]:
     """
     if eta.benchmark_id != benchmark.id:
         raise MindscopeError(
-            f"The evaluation {eta.id!r} is of benchmark {eta.benchmark_id!r}, not of {benchmark.id!r}, the one given."
+            f"The evaluation {eta.id!r} is of benchmark {eta.benchmark_id!r}, not of {benchmark.id!r}."
         )
     listed = {item.id: (item.premises, item.conclusions) for item in benchmark.items}
     changed = [item.id for item in eta.items if listed.get(item.id) != (item.premises, item.conclusions)]
     if changed:
         raise MindscopeError(
-            f"Of the evaluation's items, {changed} are not in benchmark {benchmark.id!r} with the same premises "
+            f"The evaluation's items {changed} are not in benchmark {benchmark.id!r} with the same premises "
             "and conclusions. Give the version of the benchmark that was run."
         )
     shown = eta.setup.elicitation_hash if eta.setup else None
@@ -160,21 +163,27 @@ def rejoin(eta: Evaluation, benchmark: Benchmark) -> Evaluation:
     )
 
 
-def voted(item: EvaluationItem, eta: Evaluation, min_valid: int) -> Vote:
-    """The vote over an item's answered calls, in the order of their sample index."""
-    answered = sorted((s for s in item.samples if not s.failed), key=lambda sample: sample.sample_index)
-    verdicts = [sample.parsed_verdict for sample in answered if sample.parsed_verdict is not None]
-    return vote(verdicts, eta.endorsement_config.tie_break, min_valid=min_valid)
+def voted(samples: Iterable[Sample], tie_break: TieBreak, min_valid: int) -> Vote:
+    """The vote over the calls that were answered, in the order of their sample index."""
+    answered = [sample for sample in samples if not sample.failed]
+    if tie_break == "first":
+        answered.sort(key=lambda sample: sample.sample_index)
+    return _vote(tuple([s.parsed_verdict for s in answered if s.parsed_verdict]), tie_break, min_valid)
+
+
+@lru_cache(maxsize=4096)
+def _vote(verdicts: tuple[Verdict, ...], tie_break: TieBreak, min_valid: int) -> Vote:
+    return vote(verdicts, tie_break, min_valid=min_valid)
 
 
 def _reading(
     item: EvaluationItem, eta: Evaluation, design: Item | None, min_valid: int, compat: bool
 ) -> Reading:
     answered = [sample for sample in item.samples if not sample.failed]
-    tally = voted(item, eta, min_valid)
-    counts = (tally.good, tally.bad, tally.abstain)
-    total = sum(counts)
-    shares: Shares | None = tuple(count / total for count in counts) if total else None
+    tally = voted(answered, eta.endorsement_config.tie_break, min_valid)
+    good, bad, abstain = counts = tally[:3]
+    total = good + bad + abstain
+    shares: Shares | None = (good / total, bad / total, abstain / total) if total else None
     outcome, tie_broken = tally.verdict, tally.tie_broken
     probabilities = [s.label_probabilities for s in answered if s.label_probabilities]
     label_mass = None
@@ -197,7 +206,7 @@ def _reading(
         counts=counts,
         shares=shares,
         failed=len(item.samples) - len(answered),
-        unparseable=sum(sample.parse_status != "ok" for sample in answered),
+        unparseable=len([None for sample in answered if sample.parse_status != "ok"]),
         label_mass=label_mass,
         cluster=_cluster(item.id, design),
         tags=item.tags,

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal, NamedTuple
 
+from mindscope.answers import without_reasoning
+
 Verdict = Literal["good", "bad", "abstain"]
 Outcome = Literal["good", "bad", "abstain", "no_data"]
 """What is known of one item: a verdict, or `no_data` when too few calls succeeded for there to be one."""
@@ -27,9 +29,6 @@ LABELS: dict[QuestionForm, dict[str, Verdict]] = {
 }
 
 _CLIPPED = ("length", "max_tokens")
-_REASONING = re.compile(
-    r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE
-)
 _CAPITALS = str.maketrans(ascii_lowercase, ascii_uppercase)
 _DECORATION = " \t*_`#>\"'“”\u2018\u2019.!"
 _LEAD_IN = re.compile(r"(?:final\s+)?(?:verdict|answer|label)\s*:", re.IGNORECASE)
@@ -100,7 +99,7 @@ def vote(verdicts: Sequence[Verdict], tie_break: TieBreak = "abstain", *, min_va
 
 
 def _declared_label(text: str, form: QuestionForm) -> str | None:
-    lines = [bare for line in _REASONING.sub("\n", text).splitlines() if (bare := _bare(line))]
+    lines = [bare for line in (without_reasoning(text) or "").splitlines() if (bare := _bare(line))]
     if not lines:
         return None
     labels = LABELS[form]

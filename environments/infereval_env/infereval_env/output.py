@@ -1,0 +1,44 @@
+"""What the commands have in common: their usual options, and how they print a result."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from mindscope.statistics import Estimate
+from pydantic import BaseModel
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
+]
+Compat = Annotated[bool, typer.Option("--compat", help="Use infereval's conventions, defects included.")]
+BenchmarkPath = Annotated[Path, typer.Argument(help="A benchmark (JSON).")]
+EtaPath = Annotated[Path, typer.Argument(help="An evaluation (JSON).")]
+
+
+def number(value: float | None) -> str:
+    """A number for reading, or `undefined`."""
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def estimate(found: Estimate) -> str:
+    """A value with its interval, or with the reason why it has none."""
+    spread = f"[{found.low:.3f}, {found.high:.3f}]" if found.low is not None else f"({found.method})"
+    return f"{number(found.value)} {spread} n {found.n}"
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings go to stderr, so that stdout holds the result alone."""
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def show(document: BaseModel | dict[str, Any], as_json: bool, lines: Sequence[str]) -> None:
+    """Print the document as JSON, or else the lines."""
+    if not as_json:
+        print("\n".join(lines))
+        return
+    data = document.model_dump(mode="json") if isinstance(document, BaseModel) else document
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
