@@ -158,9 +158,7 @@ def _reference_faults(found: BearersDocument, compat: bool) -> Iterator[str]:
     if compat:
         return
     if len(names) < len(found.families):
-        repeated = sorted(
-            {f.name for f in found.families if [g.name for g in found.families].count(f.name) > 1}
-        )
+        repeated = sorted({f.name for f in found.families if [g.name for g in found.families].count(f.name) > 1})
         yield f"families {repeated} are declared more than once"
     for tier in found.bearers:
         holders = [family.name for family in found.families if tier in family.tiers]
@@ -233,13 +231,10 @@ def build_benchmark(
     faults = [
         f"item {entry.id!r} monotonicity family: the @mutex {entry.monotonicity.family!r} has no order"
         for entry in document.items
-        if entry.monotonicity
-        and entry.monotonicity.family in {f.name for f in bearers.families if not f.ordered}
+        if entry.monotonicity and entry.monotonicity.family in {f.name for f in bearers.families if not f.ordered}
     ]
     faults += [
-        f"_meta paraphrases: {name!r} is not a bearer"
-        for name in meta.paraphrases
-        if name not in bearers.bearers
+        f"_meta paraphrases: {name!r} is not a bearer" for name in meta.paraphrases if name not in bearers.bearers
     ]
     if faults and not compat:
         raise faults_error(source, faults)
@@ -321,9 +316,7 @@ def compile_constraints(
     is ⟨{a}, {b}⟩.
     """
     exclusivity = [
-        Sequent(frozenset(pair), frozenset())
-        for tiers in families.values()
-        for pair in combinations(tiers, 2)
+        Sequent(frozenset(pair), frozenset()) for tiers in families.values() for pair in combinations(tiers, 2)
     ]
     exhaustivity = [
         Sequent(

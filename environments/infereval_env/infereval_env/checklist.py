@@ -46,9 +46,7 @@ def checklist(
     audited = audit(eta)
     form, setup = eta.endorsement_config.question_form, eta.setup
     shown = setup.elicitation_hash if setup else None
-    same_text = (
-        shown == elicitation_hash(benchmark) if shown else eta.benchmark_hash == benchmark_hash(benchmark)
-    )
+    same_text = shown == elicitation_hash(benchmark) if shown else eta.benchmark_hash == benchmark_hash(benchmark)
     replies = [sample for item in eta.items for sample in item.samples if not sample.failed]
     unasked = [item.id for item in eta.items if form == "support" and len(item.conclusions) != 1]
     panel = [analyst.id for analyst in benchmark.analysts if analyst.id != PENDING]
@@ -145,9 +143,7 @@ def unanswered(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.answer != "yes"]
 
 
-def _line(
-    part: Literal["instrument", "use", "inference"], question: str, holds: bool | None, evidence: str
-) -> Line:
+def _line(part: Literal["instrument", "use", "inference"], question: str, holds: bool | None, evidence: str) -> Line:
     answer: Literal["yes", "no", "unknown"] = "unknown" if holds is None else "yes" if holds else "no"
     return Line(part=part, question=question, answer=answer, evidence=evidence)
 

@@ -52,9 +52,7 @@ def _list(data: Any, key: str) -> list[Any]:
 
 def benchmark_faults(data: Any, items: list[tuple[int, Item]]) -> list[str]:
     """Faults between the parts of a benchmark. `data` may be malformed; `items` are its well-formed items."""
-    families = {
-        name: tiers for name, tiers in _mapping(data, "ordinal_families").items() if isinstance(tiers, list)
-    }
+    families = {name: tiers for name, tiers in _mapping(data, "ordinal_families").items() if isinstance(tiers, list)}
     factors = {name: levels for name, levels in _mapping(data, "factors").items() if isinstance(levels, list)}
     known = _Known(
         bearers=_mapping(data, "bearers"),
@@ -68,11 +66,7 @@ def benchmark_faults(data: Any, items: list[tuple[int, Item]]) -> list[str]:
         *_analyst_faults(data),
         *_rule_faults(data, known),
         *_factor_faults(data, known, [item for _, item in items]),
-        *(
-            f"items[{position}] {item.id!r} {fault}"
-            for position, item in items
-            for fault in _item_faults(item, known)
-        ),
+        *(f"items[{position}] {item.id!r} {fault}" for position, item in items for fault in _item_faults(item, known)),
     ]
 
 
@@ -207,9 +201,7 @@ def evaluation_faults(items: list[tuple[int, EvaluationItem]]) -> list[str]:
             if any(p < 0 for p in probabilities) or sum(probabilities) > 1 + 1e-6:
                 faults.append(f"{place} sample {sample.sample_index} label_probabilities: not probabilities")
             if sample.parsed_verdict is None and not sample.failed:
-                faults.append(
-                    f"{place} sample {sample.sample_index} parsed_verdict: null, yet the call did not fail"
-                )
+                faults.append(f"{place} sample {sample.sample_index} parsed_verdict: null, yet the call did not fail")
     return faults
 
 
@@ -228,9 +220,7 @@ def benchmark_warnings(benchmark: Benchmark) -> list[str]:
         seen.setdefault(implication, item.id)
         step = item.monotonicity_step
         if (item.variation == "monotonicity_step") != (step is not None):
-            found.append(
-                f"{said}: variation and monotonicity_step disagree on whether it is a step of a ladder"
-            )
+            found.append(f"{said}: variation and monotonicity_step disagree on whether it is a step of a ladder")
         if step is not None:
             directions.setdefault((item.ladder, step.family, step.fixed), set()).add(step.expected)
             if step.tier not in item.premises:
@@ -252,17 +242,12 @@ def benchmark_warnings(benchmark: Benchmark) -> list[str]:
         if isinstance(builder, PluginBuilder):
             found.append(f"the {side} context builder {builder.plugin!r} is code; it is not run here")
     if benchmark.verification_prompt and benchmark.verification_prompt.parse_regex:
-        found.append(
-            "verification_prompt parse_regex is used under compat only; replies are parsed strictly otherwise"
-        )
+        found.append("verification_prompt parse_regex is used under compat only; replies are parsed strictly otherwise")
     pending = [
         analyst.id
         for position, analyst in enumerate(benchmark.analysts)
-        if benchmark.items
-        and all(item.analyst_verdicts[position] in ("abstain", None) for item in benchmark.items)
+        if benchmark.items and all(item.analyst_verdicts[position] in ("abstain", None) for item in benchmark.items)
     ]
     if pending:
-        found.append(
-            f"analysts {pending} gave no substantive verdict; no agreement with them can be computed"
-        )
+        found.append(f"analysts {pending} gave no substantive verdict; no agreement with them can be computed")
     return found

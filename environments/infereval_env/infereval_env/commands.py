@@ -53,9 +53,7 @@ app.add_typer(survey_commands.app, name="survey")
 SomeBenchmark = Annotated[
     Path | None, typer.Option("--benchmark", help="The benchmark, for ladders, tags, and clusters of items.")
 ]
-Vary = Annotated[
-    list[str] | None, typer.Option("--vary", help="An axis on which the runs are meant to differ.")
-]
+Vary = Annotated[list[str] | None, typer.Option("--vary", help="An axis on which the runs are meant to differ.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")]
 
 
@@ -149,9 +147,7 @@ def import_bearers(
 ) -> None:
     """Make a benchmark of a bearers file and an items document."""
     declared = bearers.parse_bearers(read_text(bearers_path), str(bearers_path), compat=compat)
-    benchmark = bearers.build_benchmark(
-        declared, bearers.read_items(items_path), str(items_path), compat=compat
-    )
+    benchmark = bearers.build_benchmark(declared, bearers.read_items(items_path), str(items_path), compat=compat)
     if output is not None:
         write_model(benchmark, output)
     warn(benchmark_warnings(benchmark))
@@ -235,9 +231,7 @@ def compare_command(
     a: EtaPath,
     b: EtaPath,
     vary: Vary = None,
-    floor: Annotated[
-        float, typer.Option(help="Least share of items with both runs substantive.")
-    ] = OVERLAP_FLOOR,
+    floor: Annotated[float, typer.Option(help="Least share of items with both runs substantive.")] = OVERLAP_FLOOR,
     compat: Compat = False,
     as_json: Json = False,
 ) -> None:
@@ -328,9 +322,7 @@ def monotonicity(
         f"{ladder.sequence} {ladder.status}{' (flat)' if ladder.flat else ''}"
         for ladder in found
     ]
-    lines += [
-        f"{r.variation}: {r.good} good, {r.bad} bad, {r.abstain} abstain, {r.no_data} no data" for r in roles
-    ]
+    lines += [f"{r.variation}: {r.good} good, {r.bad} bad, {r.abstain} abstain, {r.no_data} no data" for r in roles]
     show(document, as_json, lines)
     raise typer.Exit(1 if any(ladder.status == "violated" for ladder in found) else 0)
 
@@ -371,10 +363,7 @@ def audit_command(
         f"coverage {number(found.coverage)}, without suspects {number(found.recomputed_coverage)}",
         f"kappa_C {number(found.kappa_C)}, without suspects {number(found.recomputed_kappa_C)}",
         *(f"suspected: {s.item_id} sample {s.sample_index} {s.why}" for s in found.suspected),
-        *(
-            f"misread: {m.item_id} sample {m.sample_index} {m.recorded}, declares {m.declared}"
-            for m in found.misread
-        ),
+        *(f"misread: {m.item_id} sample {m.sample_index} {m.recorded}, declares {m.declared}" for m in found.misread),
         *(f"mismatched: {m.item_id} {m.recorded}, votes {m.voted}" for m in found.mismatched),
     ]
     if claims_path and benchmark is None:

@@ -171,9 +171,7 @@ def permutation_test(x: Counts, y: Counts) -> tuple[float, float]:
     good, bad = np.meshgrid(np.arange(pool[0] + 1), np.arange(pool[1] + 1), indexing="ij")
     table = np.stack([good, bad, n - good - bad], axis=-1).reshape(-1, 3)
     table = table[(table[:, 2] >= 0) & (table[:, 2] <= pool[2])]
-    weight = np.exp(
-        _log_choose(np.array(pool), table).sum(axis=1) - _log_choose(np.array(n + m), np.array(n))
-    )
+    weight = np.exp(_log_choose(np.array(pool), table).sum(axis=1) - _log_choose(np.array(n + m), np.array(n)))
     distances = np.abs(table / n - (np.array(pool) - table) / m).sum(axis=1) / 2
     found = sum(abs(a / n - b / m) for a, b in zip(x, y, strict=True)) / 2
     return min(1.0, float(weight[distances >= found - _SAME].sum())), float(weight @ distances)

@@ -38,9 +38,7 @@ def read_evaluation(path: Path) -> Evaluation:
     """The evaluation in `path`. Raises MindscopeError naming every fault."""
     text, data = read_json(path)
     eta, faults = _validated(Evaluation, text, data)
-    faults += evaluation_faults(
-        list(enumerate(eta.items)) if eta else survivors(EvaluationItem, data, "items")
-    )
+    faults += evaluation_faults(list(enumerate(eta.items)) if eta else survivors(EvaluationItem, data, "items"))
     if eta is None or faults:
         raise faults_error(str(path), faults)
     return eta
@@ -85,9 +83,7 @@ def for_infereval(eta: Evaluation) -> tuple[Evaluation, list[str]]:
 
 def _item_for_infereval(item: EvaluationItem) -> EvaluationItem:
     samples = tuple(
-        sample.model_copy(
-            update={"parsed_verdict": sample.parsed_verdict or "abstain", "label_probabilities": None}
-        )
+        sample.model_copy(update={"parsed_verdict": sample.parsed_verdict or "abstain", "label_probabilities": None})
         for sample in item.samples
     )
     vote = item.majority_vote

@@ -68,9 +68,7 @@ def _listed(benchmark: Benchmark, ids: Sequence[str]) -> str:
     return "\n".join(f"- {text}" for text in expressions(benchmark, ids)) or "- nothing in particular"
 
 
-def google_form(
-    benchmark: Benchmark, mapping: Sequence[MappingRow], form: QuestionForm, *, title: str
-) -> str:
+def google_form(benchmark: Benchmark, mapping: Sequence[MappingRow], form: QuestionForm, *, title: str) -> str:
     """A Google Apps Script that makes the form; its items keep their order, as Google shuffles all or
     none."""
     items = {item.id: item for item in benchmark.items}
@@ -118,17 +116,13 @@ def qualtrics_form(
     blocks = [_block("Default", "Introduction", hashed("BL", "introduction"), ["QID1"])]
     for row in mapping:
         asked = question(benchmark, items[row.item_id], form)
-        added = [
-            _choice_question(f"QID{len(questions) + 1}", row.verdict_data_export_tag, asked, CHOICES[form])
-        ]
+        added = [_choice_question(f"QID{len(questions) + 1}", row.verdict_data_export_tag, asked, CHOICES[form])]
         if row.rationale_data_export_tag:
             added.append(_text_question(f"QID{len(questions) + 2}", row.rationale_data_export_tag, WHY))
         questions += added
         ids = [added_question["QuestionID"] for added_question in added]
         blocks.append(_block("Standard", f"Item {row.item_id}", hashed("BL", row.item_id), ids))
-    shown = [
-        {"ID": block["ID"], "Type": "Block", "FlowID": f"FL_{i}"} for i, block in enumerate(blocks, start=2)
-    ]
+    shown = [{"ID": block["ID"], "Type": "Block", "FlowID": f"FL_{i}"} for i, block in enumerate(blocks, start=2)]
     if randomise:
         shuffled = {
             "Type": "BlockRandomizer",

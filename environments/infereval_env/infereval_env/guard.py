@@ -50,9 +50,7 @@ def setup(eta: Evaluation) -> dict[Axis, Any]:
     }
 
 
-def check_same_setup(
-    a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), compat: bool = False
-) -> list[str]:
+def check_same_setup(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), compat: bool = False) -> list[str]:
     """Warnings about axes that cannot be checked, or that `vary` names though the runs agree on them.
 
     Raises MindscopeError naming every axis, other than those in `vary`, on which the two runs differ.
@@ -63,9 +61,7 @@ def check_same_setup(
     one["benchmark"], other["benchmark"] = _benchmarks(a, b)
     axes: tuple[Axis, ...] = ("model", "params") if compat else AXES
     unsaid = [axis for axis in axes if axis not in vary and (one[axis] is None or other[axis] is None)]
-    differing = [
-        axis for axis in axes if axis not in vary and axis not in unsaid and one[axis] != other[axis]
-    ]
+    differing = [axis for axis in axes if axis not in vary and axis not in unsaid and one[axis] != other[axis]]
     if differing:
         listed = "".join(f"\n  {axis}: {one[axis]} against {other[axis]}" for axis in differing)
         raise MindscopeError(
@@ -73,9 +69,7 @@ def check_same_setup(
             "Compare runs that differ in nothing else, or name what you mean to vary."
         )
     return [f"{axis}: not recorded in both runs, so it is not checked" for axis in unsaid] + [
-        f"{axis}: named as varied, but both runs have {one[axis]}"
-        for axis in vary
-        if one[axis] == other[axis]
+        f"{axis}: named as varied, but both runs have {one[axis]}" for axis in vary if one[axis] == other[axis]
     ]
 
 
@@ -127,9 +121,7 @@ class InferevalComparison(Result):
     intersection_fraction: float
 
 
-def compare(
-    a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), floor: float = OVERLAP_FLOOR
-) -> Comparison:
+def compare(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), floor: float = OVERLAP_FLOOR) -> Comparison:
     """The two runs, item by item; every item of `a` must be in `b`.
 
     κ is withheld when both are substantive on less than `floor` of the items that have a verdict in both.
@@ -147,9 +139,7 @@ def compare(
     distances = total_variation(one, other)
     kappa = interval(cohen(left, right))
     if insufficient:
-        kappa = kappa.model_copy(
-            update={"value": None, "low": None, "high": None, "method": "too little overlap"}
-        )
+        kappa = kappa.model_copy(update={"value": None, "low": None, "high": None, "method": "too little overlap"})
     return Comparison(
         run_a=a.id,
         run_b=b.id,
@@ -199,9 +189,7 @@ def compare_as_infereval(
     )
 
 
-def paired(
-    one: list[Reading], other: list[Reading], name: str, other_name: str
-) -> tuple[list[Reading], list[Reading]]:
+def paired(one: list[Reading], other: list[Reading], name: str, other_name: str) -> tuple[list[Reading], list[Reading]]:
     """The items of `one` and the same items of `other`. Raises MindscopeError when `other` lacks some."""
     by_id = {reading.id: reading for reading in other}
     if missing := [reading.id for reading in one if reading.id not in by_id]:

@@ -69,9 +69,7 @@ def _ladder(name: str | None, family: str, fixed: str | None, members: list[Read
     fall, rise = ("good", "bad"), ("bad", "good")
     forbidden = fall if expected == "non_decreasing" else rise
     violations = [
-        (below.id, above.id)
-        for below, above in pairwise(known)
-        if (below.outcome, above.outcome) == forbidden
+        (below.id, above.id) for below, above in pairwise(known) if (below.outcome, above.outcome) == forbidden
     ]
     n_good = sum(reading.outcome == "good" for reading in known)
     enough = len(known) >= 2

@@ -10,9 +10,7 @@ import typer
 from mindscope.statistics import Estimate
 from pydantic import BaseModel
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 Compat = Annotated[bool, typer.Option("--compat", help="Use infereval's conventions, defects included.")]
 BenchmarkPath = Annotated[Path, typer.Argument(help="A benchmark (JSON).")]
 EtaPath = Annotated[Path, typer.Argument(help="An evaluation (JSON).")]

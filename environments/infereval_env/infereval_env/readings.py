@@ -135,9 +135,7 @@ def belonging_warnings(eta: Evaluation, benchmark: Benchmark) -> list[str]:
         )
     said = {item.id: item.analyst_verdicts for item in benchmark.items}
     if any(said[item.id] != item.analyst_verdicts for item in eta.items):
-        warnings.append(
-            "the analysts' verdicts in the evaluation are not the benchmark's; `survey rejoin` fixes it"
-        )
+        warnings.append("the analysts' verdicts in the evaluation are not the benchmark's; `survey rejoin` fixes it")
     return warnings
 
 
@@ -158,9 +156,7 @@ def rejoin(eta: Evaluation, benchmark: Benchmark) -> Evaluation:
         for item in eta.items
     )
     setup = eta.setup and eta.setup.model_copy(update={"reference_hash": reference_hash(benchmark)})
-    return eta.model_copy(
-        update={"items": items, "setup": setup, "benchmark_hash": benchmark_hash(benchmark)}
-    )
+    return eta.model_copy(update={"items": items, "setup": setup, "benchmark_hash": benchmark_hash(benchmark)})
 
 
 def voted(samples: Iterable[Sample], tie_break: TieBreak, min_valid: int) -> Vote:
@@ -176,9 +172,7 @@ def _vote(verdicts: tuple[Verdict, ...], tie_break: TieBreak, min_valid: int) ->
     return vote(verdicts, tie_break, min_valid=min_valid)
 
 
-def _reading(
-    item: EvaluationItem, eta: Evaluation, design: Item | None, min_valid: int, compat: bool
-) -> Reading:
+def _reading(item: EvaluationItem, eta: Evaluation, design: Item | None, min_valid: int, compat: bool) -> Reading:
     answered = [sample for sample in item.samples if not sample.failed]
     tally = voted(answered, eta.endorsement_config.tie_break, min_valid)
     good, bad, abstain = counts = tally[:3]

@@ -94,9 +94,7 @@ def stability(kappa: float | None) -> Stability:
     return "stable" if kappa >= 0.8 else "moderately_stable" if kappa >= 0.6 else "unstable"
 
 
-def retest(
-    a: Evaluation, b: Evaluation, benchmark: Benchmark | None = None, *, compat: bool = False
-) -> Retest:
+def retest(a: Evaluation, b: Evaluation, benchmark: Benchmark | None = None, *, compat: bool = False) -> Retest:
     """How far run `b` repeats run `a`; with a benchmark, intervals are over its clusters of items.
 
     Raises MindscopeError when the two are not one instrument: any axis of the same-setup guard, or under
@@ -131,9 +129,7 @@ def retest(
         ac1_three_valued=interval(gwet(outcomes, categories=(0, 1, 2)), clusters),
         stability=stability((kappa if compat else three_valued).value()),
         flipped=[
-            change
-            for change, agrees, data in zip(changes, left == right, known, strict=True)
-            if data and not agrees
+            change for change, agrees, data in zip(changes, left == right, known, strict=True) if data and not agrees
         ],
         items=changes,
         identity=_identity(a, b),
@@ -196,9 +192,7 @@ def _same_instrument_as_infereval(a: Evaluation, b: Evaluation) -> list[str]:
     if a.benchmark_hash and b.benchmark_hash and a.benchmark_hash != b.benchmark_hash:
         differing.append(f"benchmark_hash: {a.benchmark_hash} against {b.benchmark_hash}")
     if a.endorsement_config != b.endorsement_config:
-        differing.append(
-            f"endorsement_config: {dump(a.endorsement_config)} against {dump(b.endorsement_config)}"
-        )
+        differing.append(f"endorsement_config: {dump(a.endorsement_config)} against {dump(b.endorsement_config)}")
     if a.paraphrase_variant != b.paraphrase_variant:
         differing.append(f"paraphrase_variant: {a.paraphrase_variant} against {b.paraphrase_variant}")
     if differing:

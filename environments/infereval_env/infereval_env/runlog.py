@@ -174,9 +174,7 @@ def rebuild(
     started = _starts(events, path, run_id)
     own = [event for event in events if event.run_id == started.run_id]
     if started.benchmark_id != benchmark.id:
-        raise MindscopeError(
-            f"{path} is a run of benchmark {started.benchmark_id!r}, not of {benchmark.id!r}."
-        )
+        raise MindscopeError(f"{path} is a run of benchmark {started.benchmark_id!r}, not of {benchmark.id!r}.")
     unchanged = started.benchmark_hash in (None, benchmark_hash(benchmark))
     if not unchanged:
         warnings.append(f"the benchmark is not the one that was run, whose hash is {started.benchmark_hash}")
@@ -194,9 +192,7 @@ def rebuild(
         != (set(listed[name].premises), set(listed[name].conclusions))
     ]
     if changed:
-        raise MindscopeError(
-            f"The items {changed} of {path} are other implications in benchmark {benchmark.id!r}."
-        )
+        raise MindscopeError(f"The items {changed} of {path} are other implications in benchmark {benchmark.id!r}.")
     setup = started.setup or Setup(
         template_id=started.template_id,
         parser="first_label",
@@ -260,13 +256,9 @@ def _starts(events: Sequence[Event], path: Path, run_id: str | None) -> RunStart
             "template_id",
             "setup",
         )
-        differing = [
-            name for name in (*fields, "paraphrase_variant") if getattr(later, name) != getattr(own[0], name)
-        ]
+        differing = [name for name in (*fields, "paraphrase_variant") if getattr(later, name) != getattr(own[0], name)]
         if differing:
-            raise MindscopeError(
-                f"Run {later.run_id!r} in {path} was continued with another {', '.join(differing)}."
-            )
+            raise MindscopeError(f"Run {later.run_id!r} in {path} was continued with another {', '.join(differing)}.")
     return own[0]
 
 

@@ -36,18 +36,14 @@ class Anomaly(Result):
 
 
 class Check(Result):
-    name: Literal[
-        "containment_closure", "rsr_role_consistency", "base_case_stability", "thin_margin_agreement"
-    ]
+    name: Literal["containment_closure", "rsr_role_consistency", "base_case_stability", "thin_margin_agreement"]
     checked: int
     ok: int
     rate: float | None
     anomalies: list[Anomaly]
 
 
-def structure(
-    readings: Sequence[Reading], *, thin_margin: float = THIN_MARGIN, compat: bool = False
-) -> list[Check]:
+def structure(readings: Sequence[Reading], *, thin_margin: float = THIN_MARGIN, compat: bool = False) -> list[Check]:
     """The four checks. Items with no data, and for roles abstentions, are not checked."""
     known = [reading for reading in readings if reading.outcome != "no_data"]
     bases = _bases(known)

@@ -19,15 +19,11 @@ app = typer.Typer(help="Verdicts from analysts by survey.", no_args_is_help=True
 @app.command("export")
 def survey_export(
     benchmark_path: BenchmarkPath,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The survey to write; its mapping goes beside it.")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The survey to write; its mapping goes beside it.")],
     platform: Annotated[Platform, typer.Option(help="Where the survey will run.")] = "qualtrics",
     title: Annotated[str | None, typer.Option(help="The survey's title.")] = None,
     question_form: Annotated[QuestionForm, typer.Option(help="The question to ask.")] = "support",
-    coherence_frame: Annotated[
-        str, typer.Option(help="The frame that the model will be asked under.")
-    ] = "thin-v1",
+    coherence_frame: Annotated[str, typer.Option(help="The frame that the model will be asked under.")] = "thin-v1",
     rationales: Annotated[bool, typer.Option(help="Leave room for a rationale.")] = True,
     randomise: Annotated[bool, typer.Option(help="Shuffle the items (Qualtrics).")] = True,
     as_json: Json = False,
@@ -41,9 +37,7 @@ def survey_export(
     elif platform == "google_forms":
         text = forms.google_form(benchmark, mapping, question_form, title=heading)
     else:
-        raise MindscopeError(
-            "Surveys are written for qualtrics and google_forms; SurveyMonkey answers are read only."
-        )
+        raise MindscopeError("Surveys are written for qualtrics and google_forms; SurveyMonkey answers are read only.")
     sidecar = surveys.mapping_path(output)
     surveys.write_survey(output, text, mapping)
     show(
@@ -63,12 +57,8 @@ def survey_import(
         Path | None,
         typer.Option("--mapping", help="The survey's mapping; by default <responses>.mapping.json."),
     ] = None,
-    prefix: Annotated[
-        str, typer.Option("--analyst-id-prefix", help="Put before each response's id.")
-    ] = "clinician-",
-    panel: Annotated[
-        str | None, typer.Option(help="The respondents' panel, where the benchmark has panels.")
-    ] = None,
+    prefix: Annotated[str, typer.Option("--analyst-id-prefix", help="Put before each response's id.")] = "clinician-",
+    panel: Annotated[str | None, typer.Option(help="The respondents' panel, where the benchmark has panels.")] = None,
     respondent: Annotated[list[str] | None, typer.Option(help="Import these response ids only.")] = None,
     allow_partial: Annotated[
         bool, typer.Option(help="Take incomplete answers; what is missing stays missing.")
@@ -87,13 +77,9 @@ def survey_import(
     people = surveys.read_responses(responses, platform, benchmark, form=question_form, mapping=mapping)
     if respondent:
         if unknown := sorted(set(respondent) - {person.id for person in people}):
-            raise MindscopeError(
-                f"There is no response {unknown}; the ids are {[person.id for person in people]}."
-            )
+            raise MindscopeError(f"There is no response {unknown}; the ids are {[person.id for person in people]}.")
         people = [person for person in people if person.id in respondent]
-    merged = surveys.merge(
-        benchmark, people, prefix=prefix, panel=panel, allow_partial=allow_partial, compat=compat
-    )
+    merged = surveys.merge(benchmark, people, prefix=prefix, panel=panel, allow_partial=allow_partial, compat=compat)
     write_model(merged, output)
     warn(warnings)
     document = {

@@ -83,9 +83,7 @@ def make_mapping(
                 frame_id=frame_id,
             )
         )
-    tags = [
-        tag for row in rows for tag in (row.verdict_data_export_tag, row.rationale_data_export_tag) if tag
-    ]
+    tags = [tag for row in rows for tag in (row.verdict_data_export_tag, row.rationale_data_export_tag) if tag]
     if repeated := sorted({tag for tag in tags if tags.count(tag) > 1}):
         raise MindscopeError(f"Survey columns {repeated} would belong to two items each; rename those items.")
     return rows
@@ -138,9 +136,7 @@ def decode(cell: str, form: QuestionForm) -> Verdict:
     none."""
     word = cell.split()[0].upper() if cell.split() else ""
     if word not in LABELS[form]:
-        raise ValueError(
-            f"found {cell!r}; an answer begins with {', '.join(w.title() for w in LABELS[form])}"
-        )
+        raise ValueError(f"found {cell!r}; an answer begins with {', '.join(w.title() for w in LABELS[form])}")
     return LABELS[form][word]
 
 
@@ -165,9 +161,7 @@ def read_responses(
     rows = list(mapping) if mapping is not None else make_mapping(benchmark, form, "")
     faults = []
     if platform == "qualtrics" and not any("ImportId" in cell for cell in table[min(2, len(table) - 1)]):
-        faults.append(
-            "the third line should be Qualtrics' row of ImportIds; export the responses as CSV once more"
-        )
+        faults.append("the third line should be Qualtrics' row of ImportIds; export the responses as CSV once more")
     verdict_columns, rationale_columns = _columns(header, rows, platform, numbered=mapping is not None)
     unmatched = [row.item_id for row in rows if row.item_id not in verdict_columns]
     strangers = [row.item_id for row in rows if row.item_id not in {item.id for item in benchmark.items}]
@@ -213,9 +207,7 @@ def _columns(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Positions of the verdict and the rationale column of each item that has one."""
     by_tag = {row.verdict_data_export_tag: row.item_id for row in rows}
-    by_rationale = {
-        row.rationale_data_export_tag: row.item_id for row in rows if row.rationale_data_export_tag
-    }
+    by_rationale = {row.rationale_data_export_tag: row.item_id for row in rows if row.rationale_data_export_tag}
     verdicts: dict[str, int] = {}
     rationales: dict[str, int] = {}
     for position, name in enumerate(header):
@@ -260,9 +252,7 @@ def merge(
         raise MindscopeError("There are no respondents to import.")
     faults = [] if allow_partial else list(_incomplete(benchmark, respondents))
     if benchmark.panels() and panel is None:
-        faults.append(
-            f"the benchmark has the panels {sorted(benchmark.panels())}; name the respondents' panel"
-        )
+        faults.append(f"the benchmark has the panels {sorted(benchmark.panels())}; name the respondents' panel")
     if not benchmark.panels() and panel is not None and not _stands_in(benchmark):
         faults.append("the benchmark's analysts have no panels, so the respondents cannot have one")
     if faults:
@@ -298,9 +288,7 @@ def _incomplete(benchmark: Benchmark, respondents: Sequence[Respondent]) -> Iter
             yield f"{respondent.id!r} did not finish"
 
 
-def _answered(
-    item: Item, kept: Sequence[int], respondents: Sequence[Respondent], unsaid: Verdict | None
-) -> Item:
+def _answered(item: Item, kept: Sequence[int], respondents: Sequence[Respondent], unsaid: Verdict | None) -> Item:
     before = item.analyst_rationales or ("",) * len(item.analyst_verdicts)
     return item.model_copy(
         update={

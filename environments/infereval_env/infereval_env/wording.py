@@ -39,9 +39,7 @@ def expressions(
     found = []
     for name in sorted(ids):
         bearer = benchmark.bearers[name]
-        text = (
-            bearer.paraphrases[variant - 1] if 0 < variant <= len(bearer.paraphrases) else bearer.expression
-        )
+        text = bearer.paraphrases[variant - 1] if 0 < variant <= len(bearer.paraphrases) else bearer.expression
         found.append(text if keep_tex else strip_tex(text, compat=compat))
     return found
 
@@ -55,9 +53,7 @@ def premise_context(benchmark: Benchmark, item: Item | EvaluationItem, *, varian
 def conclusion_context(benchmark: Benchmark, item: Item | EvaluationItem, *, variant: int = 0) -> str:
     """The conclusions as one text, empty when there are none. Raises MindscopeError for a builder that is
     code."""
-    return _joined(
-        benchmark.context_builders.conclusion, expressions(benchmark, item.conclusions, variant=variant)
-    )
+    return _joined(benchmark.context_builders.conclusion, expressions(benchmark, item.conclusions, variant=variant))
 
 
 def _joined(builder: Builder, parts: list[str]) -> str:
