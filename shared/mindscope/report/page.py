@@ -9,14 +9,10 @@ run gives the same bytes.
 import hashlib
 import json
 from collections.abc import Iterable
-from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from mindscope.errors import MindscopeError
-from mindscope.records import write_whole
+from mindscope.report.html import extra, markup, template, write_page
 from mindscope.report.rollouts import Rollout
 from mindscope.report.runs import Run
 from mindscope.report.summary import (
@@ -24,17 +20,12 @@ from mindscope.report.summary import (
     Summary,
     condition_of,
     further_metrics,
-    interval_text,
     summarise,
-    value_text,
 )
-from mindscope.report.visible import visible
 
 SAMPLES = 10
 _SLOWEST = 5
 _FAILURES_SHOWN = 20
-_LONGEST_TEXT = 20_000
-"""Characters of one message that a page shows; what is left out is said."""
 
 
 def write_report(run: Run, path: Path) -> None:
@@ -42,34 +33,21 @@ def write_report(run: Run, path: Path) -> None:
 
     Raises MindscopeError when the `report` extra is not installed or `path` cannot be written.
     """
-    page = render(run)
-    try:
-        write_whole(path, page)
-    except OSError as error:
-        raise MindscopeError(
-            f"{path}: the report cannot be written here: {error.strerror or error}"
-        ) from None
+    write_page(render(run), path)
 
 
 def render(run: Run) -> str:
     """The page as one string of HTML. Raises MindscopeError when the `report` extra is not installed."""
-    jinja2, figure = _extra("jinja2"), _extra("mindscope.report.figure")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"show": _show, "visible": visible, "value": value_text, "interval": interval_text}
-    template = environment.from_string(
-        files("mindscope.report").joinpath("page.html.jinja").read_text("utf-8")
-    )
+    page, figure = template("mindscope.report", "page.html.jinja"), extra("mindscope.report.figure")
     summary = summarise(run)
     plot = ""
     if any(entry.reward.value is not None for entry in summary.conditions):
         rows = [(entry.condition, entry.reward) for entry in summary.conditions]
         plot = figure.interval_plot(rows, axis="mean reward, 95 % interval")
-    return template.render(
+    return page.render(
         summary=summary,
         what_was_run=what_was_run(run),
-        plot=_markup(plot),
+        plot=markup(plot),
         further_metrics=further_metrics(summary),
         failed=[rollout for rollout in run.rollouts if rollout.failure][:_FAILURES_SHOWN],
         slowest=slowest(run.rollouts),
@@ -132,27 +110,3 @@ def _settings(value: str | dict[str, Any]) -> str:
         f"{name}: {entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False)}"
         for name, entry in value.items()
     )
-
-
-def _show(text: str) -> Any:
-    """`text` as HTML: escaped, cut when very long, invisible characters as marked code points."""
-    shown, left_out = text[:_LONGEST_TEXT], len(text) - _LONGEST_TEXT
-    escape = _extra("markupsafe").escape
-    html = visible(str(escape(shown)), '<span class="code-point">{}</span>'.format)
-    if left_out > 0:
-        html += f'<span class="cut">… {left_out:,} more characters not shown</span>'
-    return _markup(html)
-
-
-def _markup(html: str) -> Any:
-    return _extra("markupsafe").Markup(html)
-
-
-def _extra(module: str) -> ModuleType:
-    """A module of the `report` extra, or one that needs it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MindscopeError(
-            f"the HTML report needs {error.name}, which is not installed: pip install 'mindscope[report]'"
-        ) from None

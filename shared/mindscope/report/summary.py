@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mindscope.report.rollouts import Rollout
 from mindscope.report.runs import Run
+from mindscope.report.text import interval_text, table, value_text
 from mindscope.report.visible import label
 from mindscope.statistics import Estimate, mean_interval
 
@@ -145,17 +146,6 @@ def further_metrics(summary: Summary) -> list[MetricSummary]:
     return [metric for metric in summary.metrics if not repeats(metric)]
 
 
-def interval_text(estimate: Estimate) -> str:
-    """`[0.482, 0.741]`, or `undefined`."""
-    if estimate.low is None or estimate.high is None:
-        return "undefined"
-    return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def value_text(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
-
-
 def format_text(summary: Summary) -> str:
     """The summary as aligned plain text, safe to print whatever the run's files contain."""
     s = summary
@@ -182,7 +172,7 @@ def format_text(summary: Summary) -> str:
             for c in s.conditions
         ]  # fmt: skip
         sections.append(
-            _table(("condition", "n", "reward", "95 % interval", "failed calls", "failed scores"), rows)
+            table(("condition", "n", "reward", "95 % interval", "failed calls", "failed scores"), rows)
         )
     if s.outcomes:
         names = [c.condition for c in s.conditions] if len(s.conditions) <= _COLUMNS_THAT_FIT else []
@@ -192,7 +182,7 @@ def format_text(summary: Summary) -> str:
             for o in s.outcomes
         ]  # fmt: skip
         sections.append(
-            _table(
+            table(
                 (f"outcome of {s.scored}", "count", "share", "95 % interval", *map(_plain, names)),
                 rows_of_outcomes,
             )
@@ -202,7 +192,7 @@ def format_text(summary: Summary) -> str:
             (_plain(m.metric), str(m.mean.n), value_text(m.mean.value), interval_text(m.mean))
             for m in metrics
         ]
-        sections.append(_table(("metric", "n", "mean", "95 % interval"), rows_of_metrics))
+        sections.append(table(("metric", "n", "mean", "95 % interval"), rows_of_metrics))
     sections.append(_costs(s))
     return "\n\n".join(sections)
 
@@ -306,18 +296,6 @@ def _tokens(rollouts: Sequence[Rollout]) -> Tokens:
 
 def _plain(text: str) -> str:
     return label(text, _LONGEST_NAME)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned first column, right-aligned others."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (header, *rows)
-    )
 
 
 def _costs(summary: Summary) -> str:
