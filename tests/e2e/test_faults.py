@@ -90,7 +90,7 @@ def test_every_fault_in_one_run(runner: tuple[Venv, str], tmp_path: Path) -> Non
     with StubServer(misbehaving_subject, faults=faults) as stub:
         done = evaluate(runner, stub, tmp_path, "-n", str(N))
         first = calls(stub)
-        stub.faults = [fault for fault in faults if fault not in faults[4:6]]
+        stub.rules = [fault for fault in faults if fault not in faults[4:6]]
         resumed = evaluate(runner, stub, tmp_path, "-n", str(N), "--resume")
         second = calls(stub) - first
 
@@ -178,7 +178,10 @@ def test_resume_refuses_to_mix_settings_and_a_new_run_to_overwrite(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["eval", "ps_primal", "--base-url", "http://127.0.0.1:9/v1"], "nothing answers at http://127.0.0.1:9/v1"),
+        (
+            ["eval", "ps_primal", "--base-url", "http://127.0.0.1:9/v1"],
+            "nothing answers at http://127.0.0.1:9/v1",
+        ),
         (["eval", "no_such_env"], "'no_such_env' is not installed"),
         (["eval", "ps_primal", "--env-args", "{"], "--env-args is not JSON"),
         (["eval", "ps_primal", "--env-args", "[]"], "--env-args is a JSON list"),

@@ -23,7 +23,12 @@ class Venv:
         """Run `command`, whose first word is a program of this environment, to its end."""
         program = [str(self.bin / command[0]), *command[1:]]
         done = subprocess.run(
-            program, cwd=cwd, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout
+            program,
+            cwd=cwd,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -41,7 +46,14 @@ class Venv:
 
     def environment(self, **extra: str) -> dict[str, str]:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "VIRTUAL_ENV": str(self.bin.parent), "NO_COLOR": "1", **KEY, **extra}
+        return {
+            **os.environ,
+            "PATH": path,
+            "VIRTUAL_ENV": str(self.bin.parent),
+            "NO_COLOR": "1",
+            **KEY,
+            **extra,
+        }
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ MAX_TOKENS = 24
 
 _CHAT_STUDY = "Study this word pair: {cue} - {target}\n\n"
 _CHAT_TEST = (
-    "Which word was paired with {cue}? Give that word, or your best guess, in exactly this form:\n"
-    "<recall>...</recall>"
+    "Which word was paired with {cue}? Give that word, or your best guess, in exactly this form:\n<recall>...</recall>"
 )
 _LINE_STUDY = "Study: {cue} - <recall>{target}</recall>\n"
 _LINE_TEST = "Test: {cue} - <recall>"

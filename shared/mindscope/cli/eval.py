@@ -6,7 +6,6 @@ two settings, a table with n and intervals, `report.html`, and an exit code that
 answered and scored.
 """
 
-import json
 import re
 import sys
 from datetime import UTC, datetime
@@ -15,12 +14,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from openai import APIConnectionError, OpenAI, OpenAIError
 
 from mindscope import __version__
+from mindscope.cli.arguments import environment_name, json_object
 from mindscope.cli.runners import Launch, runner
 from mindscope.errors import MindscopeError
 from mindscope.records import MANIFEST, Manifest, installed_versions, write_whole
@@ -62,7 +62,7 @@ def evaluate(
     """Run an environment on a model; print its scores with n and intervals. Exits 1 when a rollout failed."""
     run_with = runner(api)
     endpoint = _endpoint(provider, base_url, api_key_var)
-    name = env.replace("-", "_")
+    name = environment_name(env)
     paradigm = _paradigm(name)
     manifest = Manifest(
         environment=name,
@@ -73,16 +73,19 @@ def evaluate(
         model=model,
         base_url=endpoint.base_url,
         api_key_var=endpoint.api_key_var,
-        sampling=_json_object("--sampling", sampling),
-        env_args=_json_object("--env-args", env_args),
+        sampling=json_object("--sampling", sampling),
+        env_args=json_object("--env-args", env_args),
         n=n,
         rollouts=rollouts,
         versions=installed_versions(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     expected = _expected_rollouts(paradigm, manifest)
-    _check_endpoint(endpoint)
     folder = _run_folder(output, manifest, resume=resume)
+    _check_endpoint(endpoint)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
     dashboard = sys.stdout.isatty() and not as_json
     run = read_run(run_with(manifest, Launch(folder, concurrency, resume, push, dashboard)))
     summary = summarise(run)
@@ -122,8 +125,6 @@ def _check_endpoint(endpoint: Provider) -> None:
 
 
 def _paradigm(name: str) -> ModuleType | None:
-    if find_spec(name) is None:
-        raise MindscopeError(f"the environment {name!r} is not installed; install its package, then try again")
     return import_module(f"{name}.paradigm") if find_spec(f"{name}.paradigm") else None
 
 
@@ -132,16 +133,6 @@ def _environment_version(name: str) -> str:
         return version(name.replace("_", "-"))
     except PackageNotFoundError:
         return "unknown"
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MindscopeError(f"{option} is not JSON ({error}); write it as '{{\"name\": value}}'") from None
-    if not isinstance(value, dict):
-        raise MindscopeError(f"{option} is a JSON {type(value).__name__}; it must be an object, '{{\"name\": value}}'")
-    return value
 
 
 def _expected_rollouts(paradigm: ModuleType | None, manifest: Manifest) -> int:
@@ -153,6 +144,7 @@ def _expected_rollouts(paradigm: ModuleType | None, manifest: Manifest) -> int:
 
 
 def _run_folder(output: Path | None, manifest: Manifest, *, resume: bool) -> Path:
+    """The folder of this run, not yet made; refuses one that holds something else."""
     if output is None:
         if resume:
             raise MindscopeError("--resume needs -o, the folder of the run to go on with")
@@ -171,8 +163,6 @@ def _run_folder(output: Path | None, manifest: Manifest, *, resume: bool) -> Pat
         return output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise MindscopeError(f"{output} exists and is not an empty folder; add --resume to go on, or choose another -o")
-    output.mkdir(parents=True, exist_ok=True)
-    write_whole(path, manifest.model_dump_json(indent=2) + "\n")
     return output
 
 
