@@ -52,7 +52,7 @@ class StrictRubric(vf.Rubric):
         names = {name for state in states for name in state["metrics"]} | {self._name}
         for state in states:
             if state["metrics"]["scored_ok"] == 0.0:
-                state["metrics"] = {name: math.nan for name in names} | {"scored_ok": 0.0}
+                state["metrics"] = dict.fromkeys(names, math.nan) | {"scored_ok": 0.0}
 
     def _score_one(self, state: vf.State) -> None:
         state["reward"], state["metrics"] = math.nan, {"scored_ok": 0.0}

@@ -67,9 +67,7 @@ class DirectHarness(vf.Harness[DirectHarnessConfig]):
             base_url=endpoint, api_key=secret, max_retries=self.config.max_retries, timeout=None
         ) as client:
             try:
-                await client.chat.completions.create(
-                    model=ctx.model, messages=messages, **self._request_options(data)
-                )
+                await client.chat.completions.create(model=ctx.model, messages=messages, **self._request_options(data))
             except OpenAIError as error:
                 return vf.ProgramResult(exit_code=1, stdout="", stderr=f"{type(error).__name__}: {error}")
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
