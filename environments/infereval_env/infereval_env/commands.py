@@ -123,7 +123,7 @@ def describe(
         "benchmark_hash": benchmark_hash(benchmark),
         "elicitation_hash": elicitation_hash(benchmark),
         "reference_hash": reference_hash(benchmark),
-        "panels": dump(panels),
+        "panels": panels.model_dump(),
         "warnings": benchmark_warnings(benchmark),
     }
     if items:
@@ -342,7 +342,7 @@ def structure_command(
     for check in found:
         lines.append(f"{check.name}: {check.ok} of {check.checked}")
         lines += [f"  {a.item_id}: expected {a.expected}, found {a.found}" for a in check.anomalies]
-    show({"checks": [dump(check) for check in found], "warnings": warnings}, as_json, lines)
+    show({"checks": [check.model_dump() for check in found], "warnings": warnings}, as_json, lines)
 
 
 @app.command("audit")
@@ -381,9 +381,9 @@ def audit_command(
                 n_analysts=len(benchmark.analysts),
                 compat=compat,
             )
-            document["verdict"] = dump(verdict)
+            document["verdict"] = verdict.model_dump()
         asked = checklist(eta, benchmark, verdict=verdict)
-        document["checklist"] = [dump(line) for line in asked]
+        document["checklist"] = [line.model_dump() for line in asked]
         lines += [f"[{line.answer}] {line.question} {line.evidence}" for line in asked]
     show(document, as_json, lines)
     raise typer.Exit(0 if found.clean else 1)

@@ -237,7 +237,7 @@ class Sample(Strict):
 
     sample_index: int
     raw_response: str
-    parsed_verdict: Verdict | None
+    parsed_verdict: Verdict | None = None
     parse_status: ParseStatus = "ok"
     request_id: str | None = None
     wall_time_ms: float | None = None

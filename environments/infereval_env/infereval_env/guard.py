@@ -68,9 +68,9 @@ def check_same_setup(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (),
             f"The runs {a.id!r} and {b.id!r} were not made under the same setup:{listed}\n"
             "Compare runs that differ in nothing else, or name what you mean to vary."
         )
-    return [f"{axis}: not recorded in both runs, so it is not checked" for axis in unsaid] + [
-        f"{axis}: named as varied, but both runs have {one[axis]}" for axis in vary if one[axis] == other[axis]
-    ]
+    warnings = [f"not checked, as a run does not record it: {', '.join(unsaid)}"] if unsaid else []
+    same = [axis for axis in vary if one[axis] is not None and one[axis] == other[axis]]
+    return warnings + [f"{axis} is to vary, but both runs have {one[axis]}" for axis in same]
 
 
 def _benchmarks(a: Evaluation, b: Evaluation) -> tuple[str | None, str | None]:

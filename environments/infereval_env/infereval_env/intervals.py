@@ -33,8 +33,8 @@ def interval(
 
     Same seed, same interval, whatever the order of the items. The ends are None, and `method` says why, when
     there are fewer than ten clusters to go by, when no resample moves the coefficient, or when it is
-    undefined in more than a tenth of them. A proportion of 0 or 1, which no resample can move, gets Wilson's
-    interval with one trial a cluster.
+    undefined in more than a tenth of them. A proportion of 0 or 1, which no resample can move, or of fewer
+    than ten independent items, gets Wilson's interval with one trial a cluster.
     """
     value = measure.value()
     rows = _summed(measure.rows, clusters)
@@ -45,7 +45,8 @@ def interval(
 
     if value is None:
         return without("undefined")
-    if measure.is_rate and value in (0.0, 1.0):
+    independent = clusters is None or used == measure.n
+    if measure.is_rate and (value in (0.0, 1.0) or (independent and used < FEWEST)):
         bound = wilson(round(value * used), used)
         return bound.model_copy(update={"n": measure.n, "method": "Wilson, one trial a cluster"})
     if used < FEWEST:
