@@ -1,8 +1,8 @@
 """The embedded model: Gemma 3 270M (base, not instruction-tuned), installed from the package registry.
 
-    from mindscope.embedded import gguf_path, hf_folder gguf_path()      # Path to the 4-bit GGUF, 242 MiB:
-    what `mindscope serve` serves; extra `embedded` hf_folder()      # Path to the same weights for
-    transformers, fp32, 1.1 GB; extras `embedded` and `whitebox`
+    from mindscope.embedded import gguf_path, hf_folder
+    gguf_path()      # the 4-bit GGUF, 242 MiB, that `mindscope serve` serves; extra `embedded`
+    hf_folder()      # the same weights for transformers, fp32, 1.1 GB; extras `embedded` and `whitebox`
 
 Both are made once, in a folder of the user's cache (MINDSCOPE_CACHE names another), and checked at every use
 against sha256 sums: the GGUF's is pinned below, those of the conversion are in its manifest. A file that

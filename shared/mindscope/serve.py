@@ -88,9 +88,7 @@ def serve(
     params.port = port
     params.n_parallel = parallel
     params.n_ctx = context * parallel
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or max(
-        1, (os.cpu_count() or 2) // 2
-    )
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or max(1, (os.cpu_count() or 2) // 2)
     params.use_jinja = True
     params.chat_template = RAW_SWITCH + (template or TRANSCRIPT) + "{% endif %}"
     if template is None:
@@ -149,9 +147,7 @@ def _chat_template(path: Path) -> str | None:
             f"cannot read the model {path}: {error.strerror}; give the path of a GGUF file, or {EMBEDDED!r}"
         ) from None
     except (ValueError, IndexError) as error:
-        raise MindscopeError(
-            f"{path} is not a whole GGUF file ({error}); convert or download it again"
-        ) from None
+        raise MindscopeError(f"{path} is not a whole GGUF file ({error}); convert or download it again") from None
     return field.contents() if field else None
 
 
@@ -168,6 +164,4 @@ def _wait_until_ready(host: str | None, port: int | None) -> None:
         finally:
             connection.close()
         time.sleep(0.1)
-    raise MindscopeError(
-        f"the server at {host}:{port} did not answer within {READY_WITHIN_S} seconds; start it again"
-    )
+    raise MindscopeError(f"the server at {host}:{port} did not answer within {READY_WITHIN_S} seconds; start it again")

@@ -1,9 +1,9 @@
 """Tiny random causal language models of every supported family, with a tiny tokenizer; nothing is downloaded.
 
-    model = tiny_model("llama", seed=1)         # a Hugging Face model: d_model 32, 3 blocks, fp32, eval mode
-    tokenizer = tiny_tokenizer()                # byte-level BPE, left as Hugging Face makes it (pads on the
-    right) local = tiny_local("gemma2")                # both, wrapped in a LocalModel write_tiny_gguf(path,
-    chat_template=None)   # tiny_model("qwen2") and the tokenizer without <bos>, for llama.cpp
+    model = tiny_model("llama", seed=1)     # a Hugging Face model: d_model 32, 3 blocks, fp32, eval mode
+    tokenizer = tiny_tokenizer()            # byte-level BPE, padding on the right as Hugging Face's do
+    local = tiny_local("gemma2")            # both, wrapped in a LocalModel
+    write_tiny_gguf(path)                   # the Qwen 2 model and the tokenizer without <bos>, for llama.cpp
 
 The same arguments give the same weights. The weights are drawn large enough that logits differ by several
 nats and norm gains differ from their initial value, so that a dropped gain, softcap or mask shows in the
@@ -130,9 +130,7 @@ def _gemma3_multimodal(n: int) -> transformers.PreTrainedModel:
         image_size=28,
         patch_size=14,
     )
-    config = transformers.Gemma3Config(
-        text_config=_gemma3_text_config(n), vision_config=vision, mm_tokens_per_image=4
-    )
+    config = transformers.Gemma3Config(text_config=_gemma3_text_config(n), vision_config=vision, mm_tokens_per_image=4)
     return transformers.Gemma3ForConditionalGeneration(config)
 
 

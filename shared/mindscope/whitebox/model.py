@@ -81,9 +81,7 @@ class LocalModel:
         if tokenizer.padding_side != "left" or tokenizer.pad_token is None:
             tokenizer = copy.deepcopy(tokenizer)  # nnsight sets both
         self.nn = worker.run(
-            lambda: nnsight.TransformersModel(
-                model, tokenizer=tokenizer, task="text-generation", device=model.device
-            )
+            lambda: nnsight.TransformersModel(model, tokenizer=tokenizer, task="text-generation", device=model.device)
         )
         self.tokenizer: PreTrainedTokenizerBase = self.nn.tokenizer
         self.blocks = part(self.nn, layout.blocks)
@@ -102,9 +100,7 @@ class LocalModel:
         """c where the logits are `c * tanh(logits / c)`."""
 
     @staticmethod
-    def load(
-        source: str, *, revision: str | None = None, dtype: str = "float32", device: str = "cpu"
-    ) -> "LocalModel":
+    def load(source: str, *, revision: str | None = None, dtype: str = "float32", device: str = "cpu") -> "LocalModel":
         """The model at `source`: "embedded", a folder, or a hub id (with `revision`, a branch, tag or
         commit).
 
@@ -190,8 +186,7 @@ class LocalModel:
                 raise MindscopeError(f"prompt {i} is empty; a next token needs at least one token before it")
             if len(row) > self.context:
                 raise MindscopeError(
-                    f"prompt {i} has {len(row)} tokens, more than the model's context of {self.context}; "
-                    "shorten it"
+                    f"prompt {i} has {len(row)} tokens, more than the model's context of {self.context}; shorten it"
                 )
             if not 0 <= min(row) <= max(row) < self.vocab_size:
                 raise MindscopeError(
@@ -216,18 +211,14 @@ class LocalModel:
         return worker.run(forward)
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        return (
-            self.tokenizer(prompt).input_ids if isinstance(prompt, str) else [int(token) for token in prompt]
-        )
+        return self.tokenizer(prompt).input_ids if isinstance(prompt, str) else [int(token) for token in prompt]
 
     def _wanted(self, token_ids: Any, n: int) -> torch.Tensor:
         wanted = torch.as_tensor(token_ids, dtype=torch.long)
         if wanted.dim() == 1:
             wanted = wanted.expand(n, -1)
         if wanted.dim() != 2 or wanted.shape[0] != n:
-            raise MindscopeError(
-                f"token_ids has shape {list(wanted.shape)}; give [k], or [{n}, k] for the {n} prompts"
-            )
+            raise MindscopeError(f"token_ids has shape {list(wanted.shape)}; give [k], or [{n}, k] for the {n} prompts")
         if wanted.numel() and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.vocab_size:
             raise MindscopeError(f"token_ids has an id outside the vocabulary of {self.vocab_size}")
         return wanted
@@ -267,10 +258,10 @@ def _load(source: str, revision: str | None, dtype: str, device: str) -> LocalMo
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0]
         if Path(place).is_dir():
-            raise MindscopeError(f"no model could be loaded from the folder {place}: {reason}") from error
+            raise MindscopeError(f"no model could be loaded from the folder {place} ({reason})") from error
         raise MindscopeError(
             f"model {source!r} is not a folder, and the model hub did not supply it ({reason}); give a hub id "
             "that can be reached, a folder, or 'embedded'"
         ) from error
-    model.to(device).requires_grad_(False)
-    return LocalModel(model, tokenizer, source=source, revision=revision)
+    model.to(device)  # type: ignore[arg-type]
+    return LocalModel(model.requires_grad_(False), tokenizer, source=source, revision=revision)

@@ -58,9 +58,7 @@ def score_continuations(
     named.
     """
     if len(prompts) != len(continuations):
-        raise MindscopeError(
-            f"{len(prompts)} prompts and {len(continuations)} continuations; give as many of each"
-        )
+        raise MindscopeError(f"{len(prompts)} prompts and {len(continuations)} continuations; give as many of each")
     heads = model.rows(prompts)
     tails = model.run(lambda: _tails(model.tokenizer, prompts, continuations))
     # The last token of a continuation is predicted, never read.
@@ -79,9 +77,7 @@ def score_continuations(
     return [scores[i] for i in range(len(rows))]
 
 
-def _tails(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], continuations: Sequence[str]
-) -> list[list[int]]:
+def _tails(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], continuations: Sequence[str]) -> list[list[int]]:
     tails = []
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         try:
