@@ -1,6 +1,7 @@
 """ps_primal for verifiers v1: `eval ps-primal` (0.3.1), `vf-eval ps-primal` (0.4), prime-rl."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import verifiers.v1 as vf
 from mindscope.frameworks.v1 import DirectHarness, LocalEnv, PromptData, last_finish_reason, last_reply
@@ -37,6 +38,7 @@ class PsPrimalTask(vf.Task[PsPrimalData]):
 class PsPrimalTaskset(vf.Taskset[PsPrimalTask, PsPrimalConfig]):
     def load(self) -> Iterable[PsPrimalTask]:
         raw = self.config.style == "completion"
-        sending = {"raw": True, "stop": STOP, "max_tokens": MAX_TOKENS} if raw else {}
+        sending: dict[str, Any] = {"raw": True, "stop": STOP, "max_tokens": MAX_TOKENS} if raw else {}
         for trial in trials(self.config):
-            yield PsPrimalTask(PsPrimalData(**dict(trial), **sending, condition=trial.level), self.config.task)
+            data = {**dict(trial), **sending, "condition": trial.level}
+            yield PsPrimalTask(PsPrimalData(**data), self.config.task)
