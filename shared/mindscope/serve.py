@@ -70,7 +70,7 @@ def serve(
             raise MindscopeError(f"{name} is {value}; it is at least 1")
     _check_port(host, port)
     try:
-        import xllamacpp  # type: ignore[import-untyped]
+        import xllamacpp
     except ImportError as error:
         raise MindscopeError(
             f"serving a model needs the package {error.name}; `pip install 'mindscope[embedded]'` brings it"

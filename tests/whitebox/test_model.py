@@ -1,6 +1,7 @@
 """LocalModel: loading, next-token log-probabilities, tokenizers, errors."""
 
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from mindscope.errors import MindscopeError
 from mindscope.whitebox import model as model_module
 from mindscope.whitebox.model import LocalModel
+from safetensors.torch import load_file, save_file
 from support.tiny_models import FAMILIES, tiny_local, tiny_model, tiny_tokenizer, vocab_size
 
 PROMPTS = [
@@ -193,7 +195,7 @@ def test_a_hub_id_is_handed_on_with_its_revision_and_no_remote_code(monkeypatch:
 
     def model(place: str, **kwargs: object) -> object:
         asked.append((place, kwargs))
-        return tiny_model("llama")
+        return tiny_model("llama"), {"missing_keys": set()}
 
     def tokenizer(place: str, **kwargs: object) -> object:
         asked.append((place, kwargs))
@@ -223,6 +225,21 @@ def test_a_folder_without_a_model_is_a_sentence(tmp_path: Path) -> None:
         LocalModel.load(str(tmp_path))
 
 
+def test_weights_that_are_cut_short_or_incomplete_are_refused(folder: Path, tmp_path: Path) -> None:
+    cut = shutil.copytree(folder, tmp_path / "cut")
+    whole = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(MindscopeError, match="no model could be loaded from the folder"):
+        LocalModel.load(str(cut))
+
+    partial = shutil.copytree(folder, tmp_path / "partial")
+    weights = load_file(partial / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(MindscopeError, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight"):
+        LocalModel.load(str(partial))
+
+
 def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "custom.py").write_text(f"open({str(ran)!r}, 'w')\n", encoding="utf-8")
@@ -240,6 +257,8 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
 def test_options_that_cannot_be_meant_are_refused(folder: Path) -> None:
     with pytest.raises(MindscopeError, match="dtype is 'int8'"):
         LocalModel.load(str(folder), dtype="int8")
+    with pytest.raises(MindscopeError, match="device 'nowhere' cannot be used here"):
+        LocalModel.load(str(folder), device="nowhere")
     with pytest.raises(MindscopeError, match="has no revisions"):
         LocalModel.load(str(folder), revision="main")
     with pytest.raises(MindscopeError, match="has no revisions"):

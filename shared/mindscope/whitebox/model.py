@@ -28,8 +28,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import nnsight  # type: ignore[import-untyped]
+import nnsight
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from mindscope import embedded
@@ -110,6 +111,11 @@ class LocalModel:
         """
         if dtype not in DTYPES:
             raise MindscopeError(f"dtype is {dtype!r}; it is one of {', '.join(DTYPES)}")
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).split("\n")[0]
+            raise MindscopeError(f"device {device!r} cannot be used here ({reason}); 'cpu' can") from error
         is_folder = source != "embedded" and Path(source).is_dir()
         if revision is not None and (is_folder or source == "embedded"):
             raise MindscopeError(f"{source} has no revisions; leave revision out, or give a hub id")
@@ -254,8 +260,10 @@ def _load(source: str, revision: str | None, dtype: str, device: str) -> LocalMo
     safely: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **safely)
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=getattr(torch, dtype), **safely)
-    except (OSError, ValueError, KeyError) as error:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place, dtype=getattr(torch, dtype), output_loading_info=True, **safely
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         if Path(place).is_dir():
             raise MindscopeError(f"no model could be loaded from the folder {place} ({reason})") from error
@@ -263,5 +271,10 @@ def _load(source: str, revision: str | None, dtype: str, device: str) -> LocalMo
             f"model {source!r} is not a folder, and the model hub did not supply it ({reason}); give a hub id "
             "that can be reached, a folder, or 'embedded'"
         ) from error
-    model.to(device)  # type: ignore[arg-type]
-    return LocalModel(model.requires_grad_(False), tokenizer, source=source, revision=revision)
+    model, report = loaded
+    if report["missing_keys"]:
+        raise MindscopeError(
+            f"the weights of {source} lack {', '.join(sorted(report['missing_keys'])[:3])}, which would be left "
+            "random; give a whole causal language model"
+        )
+    return LocalModel(model.to(device).requires_grad_(False), tokenizer, source=source, revision=revision)
