@@ -141,10 +141,10 @@ def report_verdict(
         caps.append(f"the structure checks found {anomalies} anomalies")
     if not beyond_items and n_analysts is not None and n_analysts < 2:
         caps.append("the panel has fewer than two analysts")
-    if beyond_items and (run.test_retest_run or not compat):
+    if run.test_retest_run or not compat:
         if retest_stability in ("unstable", "undefined"):
             caps.append(f"the retest is {retest_stability}")
-        if not _written(rationale, compat):
+        if beyond_items and not _written(rationale, compat):
             caps.append("no rationale says why the two administrations are of one instrument")
     carved = not beyond_items or (
         claims.carving.acknowledges_carving_indexed and _written(claims.carving.notes, compat)

@@ -6,10 +6,9 @@ stderr and are in the document too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from mindscope.errors import MindscopeError
@@ -30,7 +29,7 @@ from infereval_env.formats import (
     elicitation_hash,
     reference_hash,
 )
-from infereval_env.guard import OVERLAP_FLOOR, Axis, compare, compare_as_infereval
+from infereval_env.guard import OVERLAP_FLOOR, compare, compare_as_infereval
 from infereval_env.measures import (
     ARITIES,
     THIN_MARGIN,
@@ -43,7 +42,7 @@ from infereval_env.measures import (
 from infereval_env.monotonicity import ladders, variations
 from infereval_env.output import BenchmarkPath, Compat, EtaPath, Json, estimate, number, show, warn
 from infereval_env.readings import Reading, belonging_warnings, take_readings
-from infereval_env.retest import retest_series
+from infereval_env.retest import retest, retest_series
 from infereval_env.runlog import rebuild
 from infereval_env.structure import structure
 
@@ -57,22 +56,13 @@ Vary = Annotated[list[str] | None, typer.Option("--vary", help="An axis on which
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")]
 
 
-class By(StrEnum):
-    """What `metrics --by` groups items by."""
-
-    ARITY = "arity"
-    TAG = "tag"
-    TARGET = "target"
-    LADDER = "ladder"
-    VARIATION = "variation"
-
-
+By = Literal["arity", "tag", "target", "ladder", "variation"]
 _GROUPS: dict[By, Callable[[Reading], Iterable[str]]] = {
-    By.ARITY: lambda reading: [arity(reading)],
-    By.TAG: lambda reading: reading.tags,
-    By.TARGET: lambda r: [f"{','.join(r.rsr_target.X)} / {','.join(r.rsr_target.A)}"] if r.rsr_target else [],
-    By.LADDER: lambda reading: [reading.ladder] if reading.ladder else [],
-    By.VARIATION: lambda reading: [reading.variation or "unspecified"],
+    "arity": lambda reading: [arity(reading)],
+    "tag": lambda reading: reading.tags,
+    "target": lambda r: [f"{','.join(r.rsr_target.X)} / {','.join(r.rsr_target.A)}"] if r.rsr_target else [],
+    "ladder": lambda reading: [reading.ladder] if reading.ladder else [],
+    "variation": lambda reading: [reading.variation or "unspecified"],
 }
 
 
@@ -110,7 +100,7 @@ def describe(
     benchmark = read_benchmark(path)
     panels = panel_agreement(benchmark)
     sizes = Counter(ARITIES[min(len(item.conclusions), 2)] for item in benchmark.items)
-    document = {
+    document: dict[str, Any] = {
         "id": benchmark.id,
         "title": benchmark.title,
         "domain": benchmark.domain,
@@ -242,7 +232,7 @@ def compare_command(
         shown = ("n_items", "n_both_substantive", "cross_run_kappa", "mean_tv", "insufficient_overlap")
         show(numbers, as_json, [f"{name}: {getattr(numbers, name)}" for name in shown])
         return
-    found = compare(one, other, vary=_axes(vary), floor=floor)
+    found = compare(one, other, vary=vary or (), floor=floor)
     estimates = ("kappa", "kappa_three_valued", "flips", "coverage_a", "coverage_b")
     warn(found.warnings)
     lines = [
@@ -297,7 +287,7 @@ def equivalence_command(
             [f"{state}: largest TV {gate.max_tv:.3f}; {len(gate.under_powered)} items under-powered"],
         )
         raise typer.Exit(0 if gate.passed else 1)
-    found = equivalence(one, other, vary=_axes(vary) or ("template",), margin=margin)
+    found = equivalence(one, other, vary=vary or ("template",), margin=margin)
     warn(found.warnings)
     show(found, as_json, _equivalence_lines(found))
     raise typer.Exit(0 if found.verdict == "equivalent" else 1)
@@ -346,18 +336,10 @@ def structure_command(
 
 
 @app.command("audit")
-def audit_command(
-    eta_path: EtaPath,
-    benchmark_path: SomeBenchmark = None,
-    claims_path: Annotated[Path | None, typer.Option("--claims", help="The author's claims (JSON).")] = None,
-    compat: Compat = False,
-    as_json: Json = False,
-) -> None:
-    """What a run may be hiding; with a benchmark, the reviewer's checklist too. Exits 1 when something is
-    found."""
-    eta, benchmark, warnings = _joined(eta_path, benchmark_path, compat)
-    found = audit(eta, compat=compat)
-    document: dict[str, Any] = {**found.model_dump(mode="json"), "clean": found.clean, "warnings": warnings}
+def audit_command(eta_path: EtaPath, compat: Compat = False, as_json: Json = False) -> None:
+    """What a run may be hiding: failures stored as abstentions, verdicts that do not follow; exits 1 if
+    so."""
+    found = audit(read_evaluation(eta_path), compat=compat)
     lines = [
         f"{found.scanned} samples, {found.known} failed; items without data: {found.no_data or 'none'}",
         f"coverage {number(found.coverage)}, without suspects {number(found.recomputed_coverage)}",
@@ -366,27 +348,49 @@ def audit_command(
         *(f"misread: {m.item_id} sample {m.sample_index} {m.recorded}, declares {m.declared}" for m in found.misread),
         *(f"mismatched: {m.item_id} {m.recorded}, votes {m.voted}" for m in found.mismatched),
     ]
-    if claims_path and benchmark is None:
-        raise MindscopeError(
-            "--claims needs --benchmark: a verdict on the claims rests on the panel and the structure."
-        )
-    if benchmark is not None:
-        verdict = None
-        if claims_path:
-            checks = structure(take_readings(eta, benchmark))
-            anomalies = sum(len(check.anomalies) for check in checks)
-            verdict = report_verdict(
-                read_claims(claims_path),
-                anomalies=anomalies,
-                n_analysts=len(benchmark.analysts),
-                compat=compat,
-            )
-            document["verdict"] = verdict.model_dump()
-        asked = checklist(eta, benchmark, verdict=verdict)
-        document["checklist"] = [line.model_dump() for line in asked]
-        lines += [f"[{line.answer}] {line.question} {line.evidence}" for line in asked]
-    show(document, as_json, lines)
+    show({**found.model_dump(mode="json"), "clean": found.clean}, as_json, lines)
     raise typer.Exit(0 if found.clean else 1)
+
+
+@app.command("checklist")
+def checklist_command(
+    eta_path: EtaPath,
+    benchmark_path: BenchmarkPath,
+    again: Annotated[Path | None, typer.Option("--retest", help="The same run made again.")] = None,
+    other: Annotated[Path | None, typer.Option("--other-template", help="The run with another template.")] = None,
+    claims_path: Annotated[Path | None, typer.Option("--claims", help="The author's claims (JSON).")] = None,
+    compat: Compat = False,
+    as_json: Json = False,
+) -> None:
+    """A reviewer's questions, answered as far as the files can tell; with claims, whether they are
+    defensible."""
+    eta, benchmark = read_evaluation(eta_path), read_benchmark(benchmark_path)
+    warnings = belonging_warnings(eta, benchmark)
+    warn(warnings)
+    repeated = retest(eta, read_evaluation(again), benchmark) if again else None
+    verdict = None
+    if claims_path:
+        checks = structure(take_readings(eta, benchmark), compat=compat)
+        verdict = report_verdict(
+            read_claims(claims_path),
+            anomalies=sum(len(check.anomalies) for check in checks),
+            n_analysts=len(benchmark.analysts),
+            retest_stability=repeated.stability if repeated else None,
+            compat=compat,
+        )
+    asked = checklist(
+        eta,
+        benchmark,
+        retest=repeated,
+        equivalence=equivalence(eta, read_evaluation(other)) if other else None,
+        verdict=verdict,
+    )
+    document = {
+        "checklist": [line.model_dump() for line in asked],
+        "verdict": verdict.model_dump() if verdict else None,
+        "warnings": warnings,
+    }
+    show(document, as_json, [f"[{line.answer}] {line.question} {line.evidence}" for line in asked])
 
 
 def _kind(path: Path) -> str:
@@ -422,10 +426,6 @@ def _analyst(reference: str, benchmark: Benchmark | None) -> int | None:
     raise MindscopeError(
         f"There is no analyst {name!r}; " + (f"the ids are {ids}." if ids else "give --benchmark for ids.")
     )
-
-
-def _axes(vary: Sequence[str] | None) -> Sequence[Axis]:
-    return vary or ()  # type: ignore[return-value]  # check_same_setup names what is not an axis
 
 
 def _equivalence_lines(found: Equivalence) -> list[str]:

@@ -28,7 +28,7 @@ from scipy.stats import norm, t
 
 from infereval_env.agreement import Array
 from infereval_env.formats import Evaluation
-from infereval_env.guard import Axis, check_same_setup, compare_as_infereval, paired, total_variation
+from infereval_env.guard import check_same_setup, compare_as_infereval, paired, total_variation
 from infereval_env.measures import Result
 from infereval_env.readings import Reading, take_readings
 
@@ -81,7 +81,7 @@ class Gate(Result):
 
 
 def equivalence(
-    a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = ("template",), margin: float = MARGIN
+    a: Evaluation, b: Evaluation, *, vary: Sequence[str] = ("template",), margin: float = MARGIN
 ) -> Equivalence:
     """Whether two runs that differ on the axes in `vary` give the same verdict distributions within `margin`
     TV.

@@ -50,7 +50,7 @@ def setup(eta: Evaluation) -> dict[Axis, Any]:
     }
 
 
-def check_same_setup(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), compat: bool = False) -> list[str]:
+def check_same_setup(a: Evaluation, b: Evaluation, *, vary: Sequence[str] = (), compat: bool = False) -> list[str]:
     """Warnings about axes that cannot be checked, or that `vary` names though the runs agree on them.
 
     Raises MindscopeError naming every axis, other than those in `vary`, on which the two runs differ.
@@ -69,7 +69,7 @@ def check_same_setup(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (),
             "Compare runs that differ in nothing else, or name what you mean to vary."
         )
     warnings = [f"not checked, as a run does not record it: {', '.join(unsaid)}"] if unsaid else []
-    same = [axis for axis in vary if one[axis] is not None and one[axis] == other[axis]]
+    same = [axis for axis in AXES if axis in vary and one[axis] is not None and one[axis] == other[axis]]
     return warnings + [f"{axis} is to vary, but both runs have {one[axis]}" for axis in same]
 
 
@@ -88,7 +88,7 @@ class Comparison(Result):
 
     run_a: str
     run_b: str
-    varied: list[Axis]
+    varied: list[str]
     n_items: int
     n_no_data: int
     """Items without a verdict in one run or both; they are in no measure below."""
@@ -121,7 +121,7 @@ class InferevalComparison(Result):
     intersection_fraction: float
 
 
-def compare(a: Evaluation, b: Evaluation, *, vary: Sequence[Axis] = (), floor: float = OVERLAP_FLOOR) -> Comparison:
+def compare(a: Evaluation, b: Evaluation, *, vary: Sequence[str] = (), floor: float = OVERLAP_FLOOR) -> Comparison:
     """The two runs, item by item; every item of `a` must be in `b`.
 
     κ is withheld when both are substantive on less than `floor` of the items that have a verdict in both.

@@ -22,7 +22,7 @@ from infereval_env.verdicts import Outcome, Verdict
 
 Role = Literal["supporter", "defeater", "irrelevant-addition"]
 BASE = "base-inference"
-EXPECTED: dict[Verdict, dict[Role, Verdict]] = {
+EXPECTED: dict[Outcome, dict[Role, Verdict]] = {
     "good": {"supporter": "good", "defeater": "bad", "irrelevant-addition": "good"},
     "bad": {"irrelevant-addition": "bad"},
 }
