@@ -16,10 +16,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 from scipy.stats import kruskal
+from support.oracle import oracle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "data" / "pal50"
-CARD = REPOSITORY.parent / "shared" / "oracle" / "psychscanner" / "pal50.json"
 LEVELS = {"L0": 0.0, "L25": 0.25, "L50": 0.5, "L75": 0.75, "L100": 1.0}
 SIZES = {"pairs.jsonl": 10, "pool.jsonl": 100}
 
@@ -133,10 +133,9 @@ def test_frequency_and_length_are_balanced(name: str, measure: str, tolerance: f
 
 @pytest.mark.parametrize("name", SIZES)
 def test_no_pair_is_shared_with_the_psychscanner_card(name: str) -> None:
-    if not CARD.is_file():
-        pytest.skip("the psychscanner card is not beside the repository")
+    card_file = oracle("psychscanner/pal50.json")
     trials = [
-        trial for item in json.loads(CARD.read_text(encoding="utf-8"))["items"].values() for trial in item
+        trial for item in json.loads(card_file.read_text(encoding="utf-8"))["items"].values() for trial in item
     ]
     card = {frozenset((trial["word1"], trial["word2"])) for trial in trials}
     assert len(card) == 50

@@ -1,7 +1,6 @@
 """Task cards: sound ones load, and a faulty one is refused with every fault named."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 import pytest
 from mindscope.paired_associates.cards import MAX_BYTES, CardError, load_card
 from mindscope.stimuli import StimulusError
+from support.oracle import oracle
 
 Card = dict[str, Any]
 WORDS = [("cat", "umbrella", 0.0), ("lion", "zebra", 0.25), ("rain", "cloud", 0.5), ("salt", "pepper", 0.75)]
-PSYCHSCANNER_TASKS = os.environ.get("PSYCHSCANNER_TASKS")
 
 
 def pair_card() -> Card:
@@ -353,7 +352,6 @@ def test_a_missing_or_huge_file_is_a_sentence(tmp_path: Path):
         load_card(huge)
 
 
-@pytest.mark.skipif(PSYCHSCANNER_TASKS is None, reason="PSYCHSCANNER_TASKS names no folder of real cards")
 @pytest.mark.parametrize(
     ("name", "items", "pairs"),
     [
@@ -365,7 +363,7 @@ def test_a_missing_or_huge_file_is_a_sentence(tmp_path: Path):
     ],
 )
 def test_psychscanner_cards(name: str, items: int, pairs: int):
-    card = load_card(Path(PSYCHSCANNER_TASKS or "") / f"{name}.json")
+    card = load_card(oracle("psychscanner") / f"{name}.json")
     assert len(card.items) == items
     if pairs:
         assert len(card.pairs()) == pairs

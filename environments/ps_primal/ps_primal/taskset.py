@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import verifiers.v1 as vf
-from mindscope.frameworks.v1 import DirectHarness, LocalEnv, PromptData, last_finish_reason, last_reply
+from mindscope.frameworks.v1 import DirectHarness, LocalEnv, PromptData, finite, last_finish_reason, last_reply
 
 from ps_primal.paradigm import MAX_TOKENS, STOP, Score, Settings, Trial, gold_reply, score, trials
 
@@ -22,7 +22,7 @@ class PsPrimalData(Trial, PromptData):
 class PsPrimalTask(vf.Task[PsPrimalData]):
     @vf.reward
     async def recall_correct(self, trace: vf.Trace) -> float:
-        return self._score(trace).reward
+        return finite(self._score(trace).reward)
 
     @vf.metric
     async def outcomes(self, trace: vf.Trace) -> dict[str, float]:

@@ -11,6 +11,7 @@ Works on the v1 API of verifiers 0.3.1 and 0.4.0. verifiers' graph records every
 by the OpenAI client inside the harness, and one that keeps failing ends the rollout unscored.
 """
 
+import math
 from typing import Any, Literal
 
 import verifiers.v1 as vf
@@ -96,6 +97,13 @@ class LocalEnvConfig(vf.SingleAgentEnvConfig):
 
 class LocalEnv(vf.SingleAgentEnv, vf.Env[LocalEnvConfig]):
     """One model, one conversation, on this machine."""
+
+
+def finite(reward: float) -> float:
+    """`reward` itself; raises ValueError for NaN and infinities, so that verifiers records a failed score."""
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward}, not a finite number")
+    return reward
 
 
 def last_finish_reason(trace: vf.Trace) -> str | None:
