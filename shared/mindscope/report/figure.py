@@ -87,7 +87,7 @@ def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str) -> str:
         axes.spines[:].set_visible(False)
         counts = axes.secondary_yaxis("right")
         counts.set_yticks(range(len(rows)), [f"n {estimate.n}" for _, estimate in rows])
-        counts.tick_params(length=0)
+        counts.tick_params(length=0, pad=10)
         counts.spines[:].set_visible(False)
         return svg(figure)
 
