@@ -5,10 +5,10 @@ import sys
 from collections import Counter
 
 import pytest
-from infereval_env.agreement import fleiss, panel_codes
+from infereval_env.agreement import codes, cohen, fleiss, panel_codes
 from infereval_env.checks import benchmark_warnings
 from infereval_env.files import read_benchmark
-from infereval_env.measures import ARITIES
+from infereval_env.measures import ARITIES, consensus
 from mindscope.stimuli import data_path, sha256
 
 FOLDERS = ("kettle", "garden")
@@ -59,10 +59,20 @@ def test_the_panel_says_that_it_is_synthetic_and_leaves_room_to_disagree():
     assert kappa.n > 30
 
 
-def test_no_answer_is_right_by_default():
-    """Always good, or always bad, agrees with the consensus no better than chance would: kappa is 0."""
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_constant_answer_agrees_beyond_chance(folder):
+    benchmark = read_benchmark(data_path(f"infereval/{folder}/benchmark.json"))
+    panel = codes([consensus(item.analyst_verdicts) for item in benchmark.items])
+    for verdict in ("good", "bad", "abstain"):
+        assert cohen(codes([verdict] * len(panel)), panel).value() in (0.0, None)
+    assert cohen(panel, panel).value() == 1.0
+    assert 0.3 < (panel == 0).mean() < 0.7
+
+
+def test_longer_is_not_better():
+    """The number of premises alone says little about the consensus."""
     garden = read_benchmark(data_path("infereval/garden/benchmark.json"))
-    consensus = Counter(
-        "good" if (v := item.analyst_verdicts).count("good") > v.count("bad") else "bad" for item in garden.items
-    )
-    assert 0.35 < consensus["good"] / len(garden.items) < 0.65
+    panel = codes([consensus(item.analyst_verdicts) for item in garden.items])
+    for threshold in (1, 2, 3):
+        guess = codes(["good" if len(item.premises) > threshold else "bad" for item in garden.items])
+        assert abs(cohen(guess, panel).value()) < 0.35

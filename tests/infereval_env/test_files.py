@@ -225,8 +225,8 @@ def test_warnings_name_what_infereval_passes_over(make_benchmark):
     for part in (
         "'none' has neither premises nor conclusions",
         "'two' asks the same implication as 'one'",
-        "'up': variation and monotonicity_step disagree",
-        "tier 'p' is not among its premises",
+        "'up' has a variation and a monotonicity_step that disagree",
+        "'p', that is not among its premises",
         "has a tier of ['F'] but none of ['H']",
         "disagree on the expected direction",
         "'os:system' is code",

@@ -165,6 +165,14 @@ def test_every_unreadable_cell_is_listed(tmp_path, benchmark):
         assert part in str(caught.value), part
 
 
+def test_two_columns_for_one_item_are_a_fault(tmp_path, benchmark):
+    rows = [GOOGLE[0] + ",Item 3 verdict", GOOGLE[1] + ",Bad"]
+    with pytest.raises(MindscopeError, match="2 columns hold the verdict on item 'three'"):
+        read_responses(
+            export(tmp_path, rows), "google_forms", benchmark, mapping=make_mapping(benchmark, "support", "f")
+        )
+
+
 def test_a_qualtrics_export_without_its_third_header_row(tmp_path, benchmark):
     tags = ["ResponseId", "Finished", *(row.verdict_data_export_tag for row in make_mapping(benchmark, "support", "f"))]
     with pytest.raises(MindscopeError, match="ImportId"):

@@ -207,47 +207,44 @@ def evaluation_faults(items: list[tuple[int, EvaluationItem]]) -> list[str]:
 
 def benchmark_warnings(benchmark: Benchmark) -> list[str]:
     """What is allowed in a benchmark and is probably a mistake, or will limit what can be measured."""
-    found = []
+    found = [f"item {item.id!r} {warning}" for item in benchmark.items for warning in _item_warnings(item, benchmark)]
     seen: dict[tuple[Ids, Ids], str] = {}
     directions: dict[tuple[str | None, str, str | None], set[str]] = {}
     for item in benchmark.items:
-        said = f"item {item.id!r}"
-        if not item.premises and not item.conclusions:
-            found.append(f"{said} has neither premises nor conclusions; it is in no implication frame")
-        implication = (item.premises, item.conclusions)
-        if implication in seen:
-            found.append(f"{said} asks the same implication as {seen[implication]!r}")
-        seen.setdefault(implication, item.id)
-        step = item.monotonicity_step
-        if (item.variation == "monotonicity_step") != (step is not None):
-            found.append(f"{said}: variation and monotonicity_step disagree on whether it is a step of a ladder")
-        if step is not None:
+        same = seen.setdefault((item.premises, item.conclusions), item.id)
+        if same != item.id:
+            found.append(f"item {item.id!r} asks the same implication as {same!r}")
+        if step := item.monotonicity_step:
             directions.setdefault((item.ladder, step.family, step.fixed), set()).add(step.expected)
-            if step.tier not in item.premises:
-                found.append(f"{said}: its monotonicity tier {step.tier!r} is not among its premises")
-        for rule in benchmark.copresence_rules:
-            present = [
-                name
-                for name in rule.families
-                if any(tier in item.premises for tier in benchmark.ordinal_families.get(name, ()))
-            ]
-            if present and len(present) < len(rule.families):
-                absent = sorted(set(rule.families) - set(present))
-                found.append(f"{said} has a tier of {present} but none of {absent}, which must come together")
     for (ladder, family, _), expected in directions.items():
         if len(expected) > 1:
             found.append(f"ladder {ladder!r} ({family}): its steps disagree on the expected direction")
-    for side in ("premise", "conclusion"):
-        builder = getattr(benchmark.context_builders, side)
+    builders = benchmark.context_builders
+    for side, builder in (("premise", builders.premise), ("conclusion", builders.conclusion)):
         if isinstance(builder, PluginBuilder):
             found.append(f"the {side} context builder {builder.plugin!r} is code; it is not run here")
     if benchmark.verification_prompt and benchmark.verification_prompt.parse_regex:
-        found.append("verification_prompt parse_regex is used under compat only; replies are parsed strictly otherwise")
-    pending = [
+        found.append("verification_prompt parse_regex is for compat; otherwise replies are parsed strictly")
+    silent = [
         analyst.id
         for position, analyst in enumerate(benchmark.analysts)
-        if benchmark.items and all(item.analyst_verdicts[position] in ("abstain", None) for item in benchmark.items)
+        if not any(item.analyst_verdicts[position] in ("good", "bad") for item in benchmark.items)
     ]
-    if pending:
-        found.append(f"analysts {pending} gave no substantive verdict; no agreement with them can be computed")
+    if silent and benchmark.items:
+        found.append(f"analysts {silent} gave no substantive verdict; agreement with them cannot be computed")
     return found
+
+
+def _item_warnings(item: Item, benchmark: Benchmark) -> Iterator[str]:
+    if not item.premises and not item.conclusions:
+        yield "has neither premises nor conclusions; it is in no implication frame"
+    step = item.monotonicity_step
+    if (item.variation == "monotonicity_step") != (step is not None):
+        yield "has a variation and a monotonicity_step that disagree on whether it is a step of a ladder"
+    if step is not None and step.tier not in item.premises:
+        yield f"has a monotonicity tier, {step.tier!r}, that is not among its premises"
+    for rule in benchmark.copresence_rules:
+        present = {name for name in rule.families if set(benchmark.ordinal_families.get(name, ())) & set(item.premises)}
+        if present and present != set(rule.families):
+            absent = sorted(set(rule.families) - present)
+            yield f"has a tier of {sorted(present)} but none of {absent}, which must come together"

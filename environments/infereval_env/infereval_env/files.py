@@ -1,6 +1,6 @@
 """Reading and writing benchmarks and evaluations.
 
-benchmark = read_benchmark(Path("benchmark.json"))     # MindscopeError lists every fault of the file at once
+benchmark = read_benchmark(Path("benchmark.json"))     # MindscopeError lists every fault of the file
 eta = read_evaluation(Path("eta.json"))
 write_evaluation(eta, Path("out.json"), compat=True)   # readable by infereval 0.17
 """

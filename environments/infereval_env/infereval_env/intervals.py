@@ -37,7 +37,7 @@ def interval(
     than ten independent items, gets Wilson's interval with one trial a cluster.
     """
     value = measure.value()
-    rows = _summed(measure.rows, clusters)
+    rows = _summed(measure.rows, clusters).round(12)
     used = int(rows.any(axis=1).sum())
 
     def without(method: str) -> Estimate:

@@ -1,10 +1,10 @@
 """What measurement sees of a run: one `Reading` an item.
 
-    readings = take_readings(eta)                  # from the samples in η readings = take_readings(eta,
-    benchmark)       # with ladders, tags and clusters; items η lacks are no_data
+    readings = take_readings(eta)              # from the samples in η
+    readings = take_readings(eta, benchmark)   # with ladders, tags and clusters; items η lacks are no_data
 
-Every measure takes readings, so nothing an author wrote for himself can reach a number: a `Reading` has no
-placeholder, no note and no rationale. Verdicts are voted anew from the samples, and an item with no more than
+Every measure takes readings, so no note an author made can reach a number: a `Reading` has no
+placeholder, note or rationale. Verdicts are voted anew from the samples, and an item with no more than
 half of its configured calls answered has the outcome `no_data`, which is neither an abstention nor an error.
 """
 

@@ -3,11 +3,10 @@
     for check in structure(take_readings(eta, benchmark)): …
 
 * containment: an item whose premises and conclusions share a bearer should be judged good. (infereval counts
-such
-  items and, since its frame holds them whatever the verdict, finds all of them in order: `compat=True`.)
+  them all as in order, since its frame holds them whatever the verdict: `compat=True`.)
 * roles: a supporter of a good base inference should keep it good and a defeater should make it bad; an
-irrelevant
-  addition should leave a base inference as it is. Roles are tags; items of one `rsr_target` belong together.
+  irrelevant addition should leave a base inference as it is. Roles are tags; items of one `rsr_target` belong
+  together.
 * base stability: several base inferences of one target should have one verdict.
 * thin margins: where the model agrees with the analysts, by a margin below 0.4 it might not have.
 """

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,7 +163,11 @@ def read_responses(
     faults = []
     if platform == "qualtrics" and not any("ImportId" in cell for cell in table[min(2, len(table) - 1)]):
         faults.append("the third line should be Qualtrics' row of ImportIds; export the responses as CSV once more")
-    verdict_columns, rationale_columns = _columns(header, rows, platform, numbered=mapping is not None)
+    columns = list(_columns(header, rows, platform, numbered=mapping is not None))
+    verdict_columns = {item_id: position for item_id, kind, position in columns if kind == "verdict"}
+    rationale_columns = {item_id: position for item_id, kind, position in columns if kind == "rationale"}
+    matched = Counter(column[:2] for column in columns)
+    faults += [f"{n} columns hold the {kind} on item {name!r}" for (name, kind), n in matched.items() if n > 1]
     unmatched = [row.item_id for row in rows if row.item_id not in verdict_columns]
     strangers = [row.item_id for row in rows if row.item_id not in {item.id for item in benchmark.items}]
     if unmatched:
@@ -204,23 +209,20 @@ def _body(table: list[list[str]], platform: Platform) -> Iterator[tuple[int, lis
 
 def _columns(
     header: list[str], rows: Sequence[MappingRow], platform: Platform, *, numbered: bool
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Positions of the verdict and the rationale column of each item that has one."""
+) -> Iterator[tuple[str, Literal["verdict", "rationale"], int]]:
+    """Item, kind and position of every column that belongs to an item."""
     by_tag = {row.verdict_data_export_tag: row.item_id for row in rows}
     by_rationale = {row.rationale_data_export_tag: row.item_id for row in rows if row.rationale_data_export_tag}
-    verdicts: dict[str, int] = {}
-    rationales: dict[str, int] = {}
     for position, name in enumerate(header):
         tagged = _TAGGED.search(name)
         tag = name.strip() if platform == "qualtrics" else tagged[1] if tagged else None
         number = _NUMBERED.match(name) if numbered and platform != "qualtrics" and not tagged else None
         if tag in by_tag:
-            verdicts[by_tag[tag]] = position
+            yield by_tag[tag], "verdict", position
         elif tag in by_rationale:
-            rationales[by_rationale[tag]] = position
+            yield by_rationale[tag], "rationale", position
         elif number and 1 <= int(number[1]) <= len(rows):
-            (rationales if number[2] else verdicts)[rows[int(number[1]) - 1].item_id] = position
-    return verdicts, rationales
+            yield rows[int(number[1]) - 1].item_id, "rationale" if number[2] else "verdict", position
 
 
 def _respondent(cells: dict[str, str], line: int, header: list[str], platform: Platform) -> Respondent:
