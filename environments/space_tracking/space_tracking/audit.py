@@ -1,22 +1,26 @@
 """Is the corpus what it claims to be? Counts, balance, what shortcuts score, what a tokenizer makes of it.
 
-    from space_tracking.audit import audit, DISTINCT_COUNTS
+    from space_tracking.audit import audit, run, DISTINCT_COUNTS
     from space_tracking.corpus import load, load_distinct
 
     report = audit(load())                               # report.ok, report.format_text(), report.to_json()
     audit(load_distinct(), expected=DISTINCT_COUNTS)
     audit(load(), tokenizer=tokenizer)                   # anything with encode(text) -> list of ids
+    run("embedded")                                      # `mindscope audit space_tracking`: both, with a tokenizer
 
 A *heuristic* answers without keeping spaces apart: by position, frequency, colour, one space only, shared
 words or the query alone. Each has a bound, but none in the one-space control, where copying is right.
 """
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise, permutations
 from typing import Any, Protocol
+
+from mindscope.errors import MindscopeError
 
 from space_tracking.corpus import (
     BY_NAME,
@@ -27,6 +31,8 @@ from space_tracking.corpus import (
     SPLITS,
     Construction,
     Row,
+    load,
+    load_distinct,
     row_faults,
 )
 
@@ -135,9 +141,7 @@ class Audit:
     @property
     def ok(self) -> bool:
         bounded: tuple[Balance | Heuristic, ...] = (*self.balances, *self.heuristics)
-        return (
-            not self.faults and all(item.ok for item in bounded) and (self.tokens is None or self.tokens.ok)
-        )
+        return not self.faults and all(item.ok for item in bounded) and (self.tokens is None or self.tokens.ok)
 
     def to_json(self) -> dict[str, Any]:
         """The audit as JSON values, with each bounded item's verdict and the whole's."""
@@ -184,17 +188,57 @@ def audit(
             *_leaks(rows),
         ),
         balances=tuple(item for name, group in groups.items() for item in _balances(BY_NAME[name], group)),
-        heuristics=tuple(
-            item for name, group in groups.items() for item in _heuristics(BY_NAME[name], group)
-        ),
+        heuristics=tuple(item for name, group in groups.items() for item in _heuristics(BY_NAME[name], group)),
         overlaps=(
             _overlap("entity", rows),
-            _overlap(
-                "template", [row for row in rows if (row.template in HELD_OUT) == (row.split == "test")]
-            ),
+            _overlap("template", [row for row in rows if (row.template in HELD_OUT) == (row.split == "test")]),
         ),
         tokens=None if tokenizer is None else audit_tokens(rows, tokenizer),
     )
+
+
+@dataclass(frozen=True)
+class CorpusAudit:
+    """Both parts of the corpus."""
+
+    standard: Audit
+    distinct: Audit
+
+    @property
+    def ok(self) -> bool:
+        return self.standard.ok and self.distinct.ok
+
+    def format_text(self) -> str:
+        return "\n".join(["the corpus", self.standard.format_text(), "", "distinct", self.distinct.format_text()])
+
+    def to_json(self) -> str:
+        parts = {"standard": self.standard.to_json(), "distinct": self.distinct.to_json()}
+        return json.dumps({"ok": self.ok} | parts, indent=2)
+
+
+def run(tokenizer: str | None = None) -> CorpusAudit:
+    """The audit of the installed corpus, with the tokenizer of a hub id, a folder or "embedded".
+
+    Raises MindscopeError when the tokenizer can't be had, `StimulusError` when a file of the corpus is damaged.
+    """
+    encoder = None if tokenizer is None else _load_tokenizer(tokenizer)
+    return CorpusAudit(
+        audit(load(), tokenizer=encoder), audit(load_distinct(), expected=DISTINCT_COUNTS, tokenizer=encoder)
+    )
+
+
+def _load_tokenizer(source: str) -> Tokenizer:
+    from mindscope import embedded
+    from transformers import AutoTokenizer
+
+    place = str(embedded.hf_folder()) if source == "embedded" else source
+    try:
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise MindscopeError(
+            f"no tokenizer could be had from {source!r} ({str(error).splitlines()[0]}); give a hub id that can be "
+            "reached, a folder, or embedded"
+        ) from error
 
 
 def audit_tokens(rows: Iterable[Row], tokenizer: Tokenizer) -> TokenAudit:
@@ -225,9 +269,7 @@ def audit_tokens(rows: Iterable[Row], tokenizer: Tokenizer) -> TokenAudit:
                 in_play[pair, firsts[pair[0]]] += set(pair) <= set(row.in_play)
     return TokenAudit(
         tuple(
-            ColourTokens(
-                colour, n[colour], single[colour], dict(first_ids[colour]), counter_examples.get(colour)
-            )
+            ColourTokens(colour, n[colour], single[colour], dict(first_ids[colour]), counter_examples.get(colour))
             for colour in COLOURS
         ),
         tuple(Collision(*key, n=count, both_in_play=in_play[key]) for key, count in collisions.items()),
@@ -382,9 +424,7 @@ def _balances(construction: Construction, group: Group) -> Iterator[Balance]:
             yield Balance("rows per name", f"{construction.name}/{split}", dict(uses), 8)
 
 
-def _counted(
-    factor: str, where: str, values: Iterable[str], levels: Iterable[str], allowed: float
-) -> Balance:
+def _counted(factor: str, where: str, values: Iterable[str], levels: Iterable[str], allowed: float) -> Balance:
     return Balance(factor, where, {**dict.fromkeys(levels, 0), **Counter(values)}, allowed)
 
 
@@ -443,9 +483,7 @@ def _fixed_colour(construction: Construction, group: Group) -> float:
 
 def _one_space(construction: Construction, group: Group) -> float:
     """The better of answering the entity's colour in one space, whichever is asked about."""
-    return max(
-        sum(row.space_value_map.get(space) == row.answer for row in group) for space in construction.spaces
-    )
+    return max(sum(row.space_value_map.get(space) == row.answer for row in group) for space in construction.spaces)
 
 
 def _by_words(row: Row) -> Sequence[str]:
@@ -536,9 +574,7 @@ def _token_lines(tokens: TokenAudit) -> Iterator[str]:
     yield ""
     yield "tokens: each colour after each prompt"
     for item in tokens.colours:
-        ids = ", ".join(
-            f"{token} ({n})" for token, n in sorted(item.first_ids.items(), key=lambda pair: -pair[1])[:4]
-        )
+        ids = ", ".join(f"{token} ({n})" for token, n in sorted(item.first_ids.items(), key=lambda pair: -pair[1])[:4])
         example = "" if item.counter_example is None else f"; not after {item.counter_example}"
         yield f"  {item.colour:8} one more id in {item.single} of {item.n}; first ids {ids}{example}"
     for clash in tokens.collisions:
@@ -557,9 +593,7 @@ def _verdict_lines(report: Audit) -> Iterator[str]:
         yield f"FAULT  and {len(report.faults) - SHOWN_FAULTS} more"
     for item in report.balances:
         if not item.ok:
-            yield (
-                f"LEFT ITS BOUND  {item.factor}, {item.where}: {_range(item)}, may spread by {item.allowed:g}"
-            )
+            yield (f"LEFT ITS BOUND  {item.factor}, {item.where}: {_range(item)}, may spread by {item.allowed:g}")
     for heuristic in report.heuristics:
         if not heuristic.ok:
             yield (
@@ -617,11 +651,7 @@ def _clauses(context: str, colour: str = "|".join(COLOURS)) -> list[str]:
     for end, following in pairwise(places):
         gap = _BREAK.search(context, end, following)
         cuts.append(gap.start() if gap else end)
-    return (
-        [context[start:end] for start, end in zip(cuts, [*cuts[1:], len(context)], strict=True)]
-        if places
-        else []
-    )
+    return [context[start:end] for start, end in zip(cuts, [*cuts[1:], len(context)], strict=True)] if places else []
 
 
 def _longest_run(a: Sequence[str], b: Sequence[str]) -> int:

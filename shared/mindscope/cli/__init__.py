@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import typer
 
+from mindscope.cli.audit import audit
 from mindscope.cli.eval import evaluate
 from mindscope.cli.report import report
 from mindscope.cli.score import score
@@ -31,6 +32,7 @@ app.command("eval")(evaluate)
 app.command()(serve)
 app.command()(report)
 app.command()(score)
+app.command()(audit)
 for _entry in sorted(entry_points(group="mindscope.commands")):
     try:
         app.add_typer(_entry.load(), name=_entry.name)
