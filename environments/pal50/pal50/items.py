@@ -3,93 +3,108 @@
     rows = read_items("outputs/pal50--model")       # of either verifiers generation
     write_items(rows, "items.jsonl")
 
-The table is rebuilt from the run's own results file, by reading each recorded reply again; no side file is needed.
+The table is rebuilt from the run's own results file: each recorded reply is read again, against the design that was
+recorded beside it. No side file is needed.
 """
 
-from enum import StrEnum
-from typing import Literal
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from mindscope.errors import MindscopeError
+from mindscope.records import write_whole
+from mindscope.report.runs import RUN_FILES, read_run
+from pydantic import BaseModel, ValidationError
 
-Direction = Literal["forward", "backward"]
-Study = Literal["full", "none", "repaired"]
+from pal50.design import Design
+from pal50.scoring import Outcome, Reply, ScoredTrial, score
+from pal50.settings import Direction, Study
 
-
-class Outcome(StrEnum):
-    """What became of one test trial. The outcomes exclude each other; the first that fits, in this order, holds."""
-
-    UNREACHED = "unreached"
-    """The conversation ended before this cue: wrong, and counted in the denominator."""
-    TRUNCATED = "truncated"
-    REFUSAL = "refusal"
-    FORMAT = "format"
-    OMISSION = "omission"
-    CORRECT = "correct"
-    CUE_REPETITION = "cue_repetition"
-    LIST_INTRUSION = "list_intrusion"
-    """The word that answers another cue of the same list."""
-    CUE_INTRUSION = "cue_intrusion"
-    """The cue of another pair of the same list."""
-    PRIOR_LIST_INTRUSION = "prior_list_intrusion"
-    """A word of an earlier list, or one that a later word for the same cue has replaced."""
-    LATER_LIST_INTRUSION = "later_list_intrusion"
-    """A word of the second list where the first was asked for."""
-    SEMANTIC_EXTRA_LIST = "semantic_extra_list"
-    """A word of no list that the supplied norms give as an associate of the cue."""
-    MULTIPLE_ANSWERS = "multiple_answers"
-    EXTRA_LIST = "extra_list"
+__all__ = ["Direction", "ItemRow", "Outcome", "Study", "read_items", "write_items"]
 
 
-class ItemRow(BaseModel):
-    """One test trial. A rollout whose model call failed has no rows: its trials were not measured."""
-
-    model_config = ConfigDict(frozen=True)
+class ItemRow(ScoredTrial):
+    """One test trial of a run. A rollout whose model call failed has no rows: its trials were not measured."""
 
     run: str
     """The run's folder."""
     participant: int
     rollout: int
     """0 for the participant's first recorded rollout in this run, 1 for the second, …"""
-    cycle: int
-    """From 1."""
-    list: str
-    """`AB`, `AC`, `CD` or `ABr`: the list that the trial asks for."""
-    level: str
-    """The level of the pair that the cue belongs to in the stimuli, such as `L25`; a re-paired cue keeps it."""
-    similarity: float
-    trcode: str
-    """The identity of the pair; of a re-paired one, `<code of the first word's pair>+<code of the second's>`."""
-    direction: Direction
-    """`forward` shows the first word and asks for the second."""
-    study: Study
-    study_position: int | None
-    """Place of the pair among the pairs of its study phase, from 1; None when it was not studied."""
-    test_position: int
-    """Place of the trial among the trials of its test phase, from 1."""
-    lag: int | None
-    """Pairs shown and cues asked from the pair's last study to this trial, this trial included and distractor turns
-    left out: 1 when the cue follows at once, and 50 throughout the reference's card. None when it was not studied."""
-    cue: str
-    """The word shown."""
-    target: str
-    """The word asked for."""
-    reply: str | None
-    """As the model wrote it; None when there is none."""
-    outcome: str
-    """One of `Outcome`."""
-    correct: bool
-    """Under strict comparison, whatever the run was rewarded for."""
-    lenient_correct: bool
-    intrusion_source: str | None
-    """`trcode` of the pair whose word was given."""
-    intrusion_distance: int | None
-    """Study position of that pair minus that of the pair asked for, where both were studied in the same phase."""
-    confidence: int | None
-    """1 to 6; None when it was not asked for, or not given as one."""
-    finish_reason: str | None
-    input_tokens: int | None
-    """Tokens of the prompt of this trial's call: the whole conversation so far."""
-    output_tokens: int | None
-    scored: bool
-    """False for buffer pairs."""
-    feedback: str
+
+
+def read_items(run: str | Path) -> list[ItemRow]:
+    """The item table of a run of pal50: its folder, or the results file itself, of either verifiers generation.
+
+    Rollouts come in the order of the file, trials in the order of test. Raises `MindscopeError` when there is no run or
+    more than one, or a rollout is not one of pal50.
+    """
+    run = Path(run)
+    rollouts = read_run(run).rollouts
+    file = run if run.is_file() else next(file for name in RUN_FILES for file in run.rglob(name))
+    rows: list[ItemRow] = []
+    seen: Counter[int] = Counter()
+    for (number, recorded), rollout in zip(_whole_lines(file), rollouts, strict=True):
+        if rollout.failure is not None:
+            continue
+        try:
+            session = _Recorded.model_validate(_session_of(recorded))
+        except (KeyError, ValidationError):
+            raise MindscopeError(
+                f"{file}:{number}: this rollout has no design of pal50 beside its replies; was it run by another "
+                "environment, or another version?"
+            ) from None
+        participant = session.design.participant
+        rows += [
+            ItemRow(run=str(run), participant=participant, rollout=seen[participant], **dict(trial))
+            for trial in score(session.design, session.replies).trials
+        ]
+        seen[participant] += 1
+    return rows
+
+
+def write_items(rows: Iterable[ItemRow], path: str | Path) -> None:
+    """The rows as JSONL; the file is either whole or absent."""
+    write_whole(Path(path), "".join(row.model_dump_json() + "\n" for row in rows))
+
+
+# ---- the two shapes of a results file ----
+
+
+class _Recorded(BaseModel):
+    design: Design
+    replies: list[Reply]
+
+
+def _whole_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines that `read_run` made rollouts of: it has refused every other but those a killed run left torn."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield number, json.loads(line)
+            except ValueError:
+                continue
+
+
+def _session_of(recorded: dict[str, Any]) -> dict[str, Any]:
+    if "traces" not in recorded:
+        return recorded["info"]
+    (trace,) = recorded["traces"]
+    return {"design": recorded["task"]["data"]["design"], "replies": _trace_replies(trace)}
+
+
+def _trace_replies(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """One reply for each prompt that was answered; of a call sent twice, the later."""
+    replies: dict[int | None, dict[str, Any]] = {}
+    for call in trace["calls"]:
+        if call["node"] is not None:
+            node, usage = trace["nodes"][call["node"]], call["usage"]
+            replies[node["parent"]] = {
+                "text": node["message"].get("content"),
+                "finish_reason": call["finish_reason"],
+                "input_tokens": usage and usage["prompt_tokens"] + (usage.get("cached_input_tokens") or 0),
+                "output_tokens": usage and usage["completion_tokens"],
+            }
+    return list(replies.values())

@@ -16,6 +16,8 @@ import verifiers.legacy as vf
 from openai import AsyncOpenAI
 from verifiers.legacy.clients import Client, OpenAIChatCompletionsClient, OpenAICompletionsClient
 
+from mindscope.frameworks.context import overflows
+
 
 class Scored(Protocol):
     """What a paradigm's scoring function returns."""
@@ -70,8 +72,8 @@ class StrictRubric(vf.Rubric):
         state["metrics"] = metrics | {self._name: score.reward, "scored_ok": 1.0}
 
 
-class SingleTurn(vf.SingleTurnEnv):
-    """One prompt, one reply. With `raw` the prompt reaches the model verbatim, whichever client the run uses."""
+class _Prepared(vf.MultiTurnEnv):
+    """With `raw` the prompt reaches the model verbatim, whichever client the run uses."""
 
     def __init__(self, *, raw: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -82,6 +84,22 @@ class SingleTurn(vf.SingleTurnEnv):
         sampling = state["sampling_args"] or {}
         state["sampling_args"] = self.sampling_args | {k: v for k, v in sampling.items() if v is not None}
         return state
+
+
+class SingleTurn(_Prepared, vf.SingleTurnEnv):
+    """One prompt, one reply."""
+
+
+class MultiTurn(_Prepared):
+    """A conversation. One that outgrows the model's context stops there and is scored as far as it went."""
+
+    async def get_model_response(self, state: vf.State, prompt: vf.Messages, **kwargs: Any) -> vf.Response:
+        try:
+            return await super().get_model_response(state, prompt, **kwargs)
+        except vf.ModelError as error:
+            if overflows(f"{error} {error.__cause__}"):
+                raise vf.OverlongPromptError(str(error)) from error
+            raise
 
 
 def last_reply(state: vf.State) -> tuple[str | None, str | None]:

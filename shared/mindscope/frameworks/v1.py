@@ -19,6 +19,8 @@ from openai import AsyncOpenAI, OpenAIError
 from pydantic import Field
 from verifiers.v1.types import Messages
 
+from mindscope.frameworks.context import overflows
+
 
 class PromptData(vf.TaskData):
     """One row: a prompt and how to send it. The fields below travel with the trace."""
@@ -90,6 +92,36 @@ class DirectHarness(vf.Harness[DirectHarnessConfig]):
         return options
 
 
+class ScriptedHarness(DirectHarness):
+    """For an environment that scripts the user's side: the messages of each turn are the whole prompt of its call.
+
+    The environment thus decides what of the conversation is sent again. A conversation that outgrows the model's
+    context stops there and is scored as far as it went.
+    """
+
+    async def launch(self, ctx: vf.ModelContext, trace: vf.Trace, *args: Any, **kwargs: Any) -> vf.ProgramResult:
+        result = await super().launch(ctx, trace, *args, **kwargs)
+        if result.exit_code != 0 and overflows(result.stderr):
+            trace.stop("context_length")
+        return result
+
+    async def resume(
+        self,
+        ctx: vf.ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+        messages: Messages,
+        *_: object,
+        **__: object,
+    ) -> vf.ProgramResult:
+        turn = data.model_copy(update={"prompt": messages})
+        return await self.launch(ctx, trace, runtime, endpoint, secret, mcp_urls, turn)
+
+
 class LocalEnvConfig(vf.SingleAgentEnvConfig):
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
     """The model under study. Its runtime defaults to this machine: `DirectHarness` starts no program there."""
@@ -122,4 +154,4 @@ def _chat_messages(system_prompt: str | None, prompt: str | Messages | None) -> 
     system = [{"role": "system", "content": system_prompt}] if system_prompt is not None else []
     if isinstance(prompt, str):
         return [*system, {"role": "user", "content": prompt}]
-    return [*system, *(message.model_dump(exclude_none=True) for message in prompt or [])]
+    return [*system, *({"content": ""} | message.model_dump(exclude_none=True) for message in prompt or [])]
