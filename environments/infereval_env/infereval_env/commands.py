@@ -14,7 +14,7 @@ import typer
 from mindscope.errors import MindscopeError
 from mindscope.stimuli import read_text
 
-from infereval_env import bearers, survey_commands
+from infereval_env import bearers, run_commands, survey_commands
 from infereval_env.audit import audit
 from infereval_env.checklist import checklist
 from infereval_env.checks import benchmark_warnings
@@ -48,6 +48,7 @@ from infereval_env.structure import structure
 
 app = typer.Typer(help="Whether a model endorses the inferences that experts endorse.", no_args_is_help=True)
 app.add_typer(survey_commands.app, name="survey")
+app.command()(run_commands.evaluate)
 
 SomeBenchmark = Annotated[
     Path | None, typer.Option("--benchmark", help="The benchmark, for ladders, tags, and clusters of items.")

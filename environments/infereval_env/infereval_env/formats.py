@@ -223,6 +223,8 @@ class Setup(Strict):
     strip_tex: bool = True
     elicitation_hash: str | None = None
     reference_hash: str | None = None
+    split: Literal["all", "train", "test"] = "all"
+    """Which of the items were run; those of `train` may have been trained on, and get no κ."""
 
 
 class Usage(BaseModel):

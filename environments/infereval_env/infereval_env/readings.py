@@ -202,7 +202,7 @@ def _reading(item: EvaluationItem, eta: Evaluation, design: Item | None, min_val
         failed=len(item.samples) - len(answered),
         unparseable=len([None for sample in answered if sample.parse_status != "ok"]),
         label_mass=label_mass,
-        cluster=_cluster(item.id, design),
+        cluster=cluster_of(item.id, design),
         tags=item.tags,
         ladder=design.ladder if design else None,
         variation=design.variation if design else None,
@@ -224,7 +224,7 @@ def _unread(item: Item) -> Reading:
         failed=0,
         unparseable=0,
         label_mass=None,
-        cluster=_cluster(item.id, item),
+        cluster=cluster_of(item.id, item),
         tags=item.tags,
         ladder=item.ladder,
         variation=item.variation,
@@ -233,7 +233,8 @@ def _unread(item: Item) -> Reading:
     )
 
 
-def _cluster(item_id: str, design: Item | None) -> str:
+def cluster_of(item_id: str, design: Item | None) -> str:
+    """The cluster an item stands and falls with: its ladder, else its RSR target, else itself."""
     if design is not None and design.ladder is not None:
         return f"ladder {design.ladder}"
     if design is not None and design.rsr_target is not None:

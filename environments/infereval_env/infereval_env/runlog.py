@@ -1,5 +1,8 @@
 """run.jsonl: the record a run appends to, one event a line, and the evaluation it adds up to.
 
+    with RunLog(Path("run.jsonl")) as log:                    # refuses a log that another process is writing
+        log.append(RunStarted(…), SampleCompleted(…))         # on its way to disk before this returns
+    so_far = read_progress(Path("run.jsonl"))                 # what a resumed run need not ask again
     eta, warnings = rebuild(Path("run.jsonl"), benchmark)     # every answered call counts, each once
 
 The log is the source of truth: it is written call by call, so a run that was killed loses nothing, and an
@@ -9,10 +12,13 @@ last line cut short by a crash is left out, with a warning; any other malformed 
 The events and keys are infereval's; `setup` and `label_probabilities` are additions it does not know.
 """
 
+import fcntl
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
 
 from mindscope.errors import MindscopeError
 from mindscope.stimuli import loads, read_text
@@ -161,6 +167,79 @@ def read_log(path: Path) -> tuple[list[Event], list[str]]:
     return events, warnings
 
 
+class RunLog:
+    """A log open for appending, by one process at a time.
+
+    `append` hands its lines to the operating system before it returns, so that a killed process loses none; `sync`
+    has them on disk when it returns. A last line that a crash cut short is taken off when the log is opened.
+    Raises MindscopeError when the log cannot be written or another process has it open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise MindscopeError(f"The log {path} cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise MindscopeError(f"The log {path} is being written by another process.") from None
+        text = path.read_bytes()
+        os.ftruncate(self._file, text.rfind(b"\n") + 1)
+
+    def append(self, *events: Event) -> None:
+        lines = "".join(f"{event.model_dump_json(exclude_none=True)}\n" for event in events).encode()
+        while lines:
+            lines = lines[os.write(self._file, lines) :]
+
+    def sync(self) -> None:
+        os.fsync(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sync()
+        os.close(self._file)
+
+
+class Progress(NamedTuple):
+    """How far a run got: its start, the items begun, and the answered calls by item and sample index."""
+
+    started: RunStarted
+    begun: set[str]
+    answered: dict[str, dict[int, Sample]]
+
+
+def read_progress(path: Path, run_id: str | None = None) -> Progress:
+    """What the log holds of a run. Raises MindscopeError as `rebuild` does."""
+    events, _ = read_log(path)
+    started = _starts(events, path, run_id)
+    own = [event for event in events if event.run_id == started.run_id]
+    answered = {
+        name: {index: sample for index, sample in held.items() if not sample.failed}
+        for name, held in _samples(own, None, []).items()
+    }
+    return Progress(started, {event.item_id for event in own if isinstance(event, ItemStarted)}, answered)
+
+
+def check_continues(before: RunStarted, now: RunStarted, path: Path) -> None:
+    """Raises MindscopeError naming what differs between the setup of a run and that of its continuation."""
+    fields = (
+        "benchmark_id", "benchmark_hash", "provider", "model_id", "params", "endorsement_config", "template_id",
+        "setup", "paraphrase_variant",
+    )  # fmt: skip
+    differing = [name for name in fields if getattr(before, name) != getattr(now, name)]
+    if differing:
+        raise MindscopeError(
+            f"Run {before.run_id!r} in {path} was made with another {', '.join(differing)}; a run is continued under "
+            "the setup it was begun with."
+        )
+
+
 def rebuild(
     path: Path, benchmark: Benchmark, *, run_id: str | None = None, reparse: bool = False
 ) -> tuple[Evaluation, list[str]]:
@@ -247,18 +326,7 @@ def _starts(events: Sequence[Event], path: Path, run_id: str | None) -> RunStart
         raise MindscopeError(f"{path} holds the runs {runs}; say which one.")
     own = [start for start in starts if run_id in (None, start.run_id)]
     for later in own[1:]:
-        fields = (
-            "benchmark_hash",
-            "provider",
-            "model_id",
-            "params",
-            "endorsement_config",
-            "template_id",
-            "setup",
-        )
-        differing = [name for name in (*fields, "paraphrase_variant") if getattr(later, name) != getattr(own[0], name)]
-        if differing:
-            raise MindscopeError(f"Run {later.run_id!r} in {path} was continued with another {', '.join(differing)}.")
+        check_continues(own[0], later, path)
     return own[0]
 
 
@@ -277,7 +345,7 @@ def _samples(
             held = found.setdefault(event.item_id, {})
             before = held.get(event.sample_index)
             if before is None or before.failed:
-                held[event.sample_index] = _completed(event, reparse_as)
+                held[event.sample_index] = sample_of(event, reparse_as)
             else:
                 where = f"item {event.item_id!r}, sample {event.sample_index}"
                 warnings.append(f"{where}: answered twice, the first answer counts")
@@ -294,7 +362,8 @@ def _failed(event: SampleFailed) -> Sample:
     )
 
 
-def _completed(event: SampleCompleted, reparse_as: QuestionForm | None) -> Sample:
+def sample_of(event: SampleCompleted, reparse_as: QuestionForm | None = None) -> Sample:
+    """The call that an event tells of; `reparse_as` reads its reply anew by the strict rule."""
     parsed = Parsed(event.parsed_verdict, event.parse_status)
     if reparse_as and event.label_probabilities is None:
         parsed = parse(event.raw_response, reparse_as, finish_reason=event.finish_reason)

@@ -44,16 +44,22 @@ def expressions(
     return found
 
 
-def premise_context(benchmark: Benchmark, item: Item | EvaluationItem, *, variant: int = 0) -> str:
+def premise_context(
+    benchmark: Benchmark, item: Item | EvaluationItem, *, variant: int = 0, keep_tex: bool = False
+) -> str:
     """The premises as one text, empty when there are none. Raises MindscopeError for a builder that is
     code."""
-    return _joined(benchmark.context_builders.premise, expressions(benchmark, item.premises, variant=variant))
+    parts = expressions(benchmark, item.premises, variant=variant, keep_tex=keep_tex)
+    return _joined(benchmark.context_builders.premise, parts)
 
 
-def conclusion_context(benchmark: Benchmark, item: Item | EvaluationItem, *, variant: int = 0) -> str:
+def conclusion_context(
+    benchmark: Benchmark, item: Item | EvaluationItem, *, variant: int = 0, keep_tex: bool = False
+) -> str:
     """The conclusions as one text, empty when there are none. Raises MindscopeError for a builder that is
     code."""
-    return _joined(benchmark.context_builders.conclusion, expressions(benchmark, item.conclusions, variant=variant))
+    parts = expressions(benchmark, item.conclusions, variant=variant, keep_tex=keep_tex)
+    return _joined(benchmark.context_builders.conclusion, parts)
 
 
 def _joined(builder: Builder, parts: list[str]) -> str:
