@@ -22,7 +22,7 @@ attention, since the fused kernels' backward is not vectorised either.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -127,13 +127,18 @@ def record(model: LocalModel, ids: Sequence[int], settings: JacobianSettings) ->
 
 
 def prompt_sums(
-    model: LocalModel, ids: Sequence[int], settings: JacobianSettings, routers: Mapping[int, Router] | None = None
+    model: LocalModel,
+    ids: Sequence[int],
+    settings: JacobianSettings,
+    routers: Mapping[int, Router] | None = None,
+    *,
+    on_rows: Callable[[int], None] | None = None,
 ) -> tuple[Sums, Weights]:
     """What one prompt adds to a fit.
 
     Without `routers`: block -> [1, d, d], the mean over K of G_{l,p}, with weight 1: every prompt counts the same.
     With them: block -> [E, d, d], the sums of G_{l,p} over the positions routed to each expert, with their counts:
-    every position counts the same. Raises MindscopeError as `record` does.
+    every position counts the same. `on_rows` is told the rows of each pass. Raises MindscopeError as `record` does.
     """
 
     def compute() -> tuple[Sums, Weights]:
@@ -145,6 +150,8 @@ def prompt_sums(
         for rows, gradients in graph.products(torch.eye(d), settings.rows_per_pass):
             for block, g in gradients.items():
                 sums[block][:, rows] = torch.einsum("ep,ipj->eij", on_device[block], g.float()).cpu()
+            if on_rows is not None:
+                on_rows(rows.stop - rows.start)
         if routers is None:
             return sums, {block: torch.ones(1, dtype=torch.int64) for block in sums}
         return sums, {block: share.sum(1).long() for block, share in shares.items()}

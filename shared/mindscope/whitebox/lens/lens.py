@@ -184,7 +184,7 @@ class Lens:
         target = model.n_blocks - 1
         identity = torch.eye(model.d_model)
         metadata = LensMetadata(
-            model=model.source,
+            model=model.source or "",
             revision=model.revision,
             tokenizer_sha256=tokenizer_sha256(model.tokenizer),
             estimator="logit",

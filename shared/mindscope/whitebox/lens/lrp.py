@@ -51,11 +51,11 @@ def relevance_rules(model: LocalModel, rules: Rules) -> Iterator[None]:
             module.forward = forward
         yield
     finally:
-        for (module, _), forward in zip(replacements, before, strict=True):
-            if forward is None:
+        for (module, _), stock in zip(replacements, before, strict=True):
+            if stock is None:
                 del module.forward
             else:
-                module.forward = forward
+                module.forward = stock
 
 
 def _replacements(model: LocalModel, rules: Rules) -> list[tuple[nn.Module, Callable[..., torch.Tensor]]]:
