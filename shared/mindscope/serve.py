@@ -43,6 +43,8 @@ TRANSCRIPT = (
 TRANSCRIPT_STOP = "\nUser:"
 TRANSCRIPT_MAX_TOKENS = 512
 READY_WITHIN_S = 60
+PREFIX_CACHE_MIB = 1024
+"""Memory for the prefixes of earlier prompts; llama.cpp's own default is 8 GiB."""
 
 
 def serve(
@@ -89,6 +91,7 @@ def serve(
     params.n_parallel = parallel
     params.n_ctx = context * parallel
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads or max(1, (os.cpu_count() or 2) // 2)
+    params.cache_ram_mib = PREFIX_CACHE_MIB
     params.use_jinja = True
     params.chat_template = RAW_SWITCH + (template or TRANSCRIPT) + "{% endif %}"
     if template is None:
