@@ -288,7 +288,7 @@ def test_one_pass_over_a_batch_equals_bare_hooks(family: str) -> None:
         [],
         [Edit(1, [2], Steer(d, 0.3))],
     ])  # fmt: skip
-    found = edited_logits(model, [IDS, IDS, OTHER], editor, last=7, batch_size=2)
+    found = edited_logits(model, [IDS, IDS, OTHER], editor, last=7, batch_size=3)
     expected = [
         by_hooks(family, IDS, [
             (1, [3, 4, 5], lambda h: swap(h, 2.0, "coordinate")), (0, [7], lambda h: swap(h, 0.5, "delta")),
@@ -312,6 +312,18 @@ def test_untouched_positions_are_bit_identical_and_downstream_is_not() -> None:
     assert same.tolist() == [at not in (4, 6) for at in range(12)]
     same = (clean.values[2] == edited.values[2]).all(-1)
     assert same.tolist() == [at < 4 for at in range(12)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_captured_residuals_have_their_own_prompts_edits(batch_size: int) -> None:
+    model = tiny_local("llama")
+    prompts = [OTHER, IDS, OTHER[:5]]
+    editor = Editor(model, [[Edit(1, [at], Steer(Directions(PAIR[:1]), 1.0))] for at in (6, 2, 3)])
+    for found in capture(model, prompts, [1], editor=editor, batch_size=batch_size):
+        moved = found.values[1] - residuals(tiny_model("llama"), prompts[found.prompt])[1]
+        expected = torch.zeros_like(moved)
+        expected[(6, 2, 3)[found.prompt]] = PAIR[0]
+        torch.testing.assert_close(moved, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_the_log_says_what_was_asked_and_reached_where() -> None:
