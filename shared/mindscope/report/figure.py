@@ -61,11 +61,14 @@ def svg(figure: Figure) -> str:
     return markup[markup.index("<svg") :]
 
 
-def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str) -> str:
+def interval_plot(
+    rows: Sequence[tuple[str, Estimate]], *, axis: str, reference: float | None = None
+) -> str:
     """An `<svg>` element with one labelled point and interval a row, top to bottom, on a common axis.
 
-    The axis spans 0 to 1 when every number lies in it. A row without a value has only its label and n; one
-    without an interval has only its point. `axis` names it.
+    `axis` names the axis, which spans 0 to 1 when every number lies in it, and else what the numbers and
+    `reference` need; `reference` is marked by a line. A row without a value has only its label and n; one without an
+    interval has only its point.
     """
     with drawing():
         figure = Figure(figsize=(WIDTH_IN, _MARGIN_IN + _ROW_IN * len(rows)), layout="constrained")
@@ -77,7 +80,9 @@ def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str) -> str:
                 )
             if estimate.value is not None:
                 axes.plot([estimate.value], [y], "o", color=MARK, markersize=6, clip_on=False, zorder=3)
-        axes.set_xlim(_span([estimate for _, estimate in rows]))
+        if reference is not None:
+            axes.axvline(reference, color=INK, linewidth=0.8, linestyle="--", zorder=0.9)
+        axes.set_xlim(_span([estimate for _, estimate in rows], reference))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), [label(name, _LONGEST_LABEL) for name, _ in rows])
         axes.set_xlabel(axis)
@@ -92,10 +97,10 @@ def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str) -> str:
         return svg(figure)
 
 
-def _span(estimates: Sequence[Estimate]) -> tuple[float, float]:
-    ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
+def _span(estimates: Sequence[Estimate], reference: float | None) -> tuple[float, float]:
+    ends = [end for e in estimates for end in (e.value, e.low, e.high, reference) if end is not None]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    if low >= 0.0 and high <= 1.0:
+    if low >= 0.0 and high <= 1.0 and reference is None:
         return 0.0, 1.0
     margin = 0.05 * (high - low) or 1.0
     return low - margin, high + margin

@@ -44,9 +44,7 @@ def write_page(page: str, path: Path) -> None:
     try:
         write_whole(path, page)
     except OSError as error:
-        raise MindscopeError(
-            f"{path}: the report cannot be written here: {error.strerror or error}"
-        ) from None
+        raise MindscopeError(f"{path}: the report cannot be written here: {error.strerror or error}") from None
 
 
 def markup(html: str) -> Any:
