@@ -53,6 +53,15 @@ def test_the_last_block_says_what_the_model_says_and_the_logit_lens_skips_blocks
     torch.testing.assert_close(Readout(model, Lens.logit(model)).logits(1, found.values[1]), skipped)
 
 
+def test_the_last_block_needs_no_map_though_the_lens_leads_to_an_earlier_one() -> None:
+    model = tiny_local("llama")
+    metadata = Lens.logit(model).metadata.model_copy(update={"target_block": 1})
+    readout = Readout(model, Lens(metadata, {0: torch.eye(D_MODEL)}))
+    h = some_residuals()
+    for block in (1, 2):
+        torch.testing.assert_close(readout.logits(block, h), by_definition(model, torch.eye(D_MODEL), h))
+
+
 @pytest.mark.parametrize("filtered", [True, False])
 @pytest.mark.parametrize("chunk_mb", [0, 256])
 def test_top_is_the_sorted_table_of_the_readable(filtered: bool, chunk_mb: int) -> None:
@@ -95,7 +104,7 @@ def with_ties() -> tuple[LocalModel, torch.Tensor]:
     return model, by_definition(model, torch.eye(D_MODEL), some_residuals())
 
 
-@pytest.mark.parametrize("n", [1, 10, 60, 130])
+@pytest.mark.parametrize("n", [1, 10, 60, 108, 130])
 def test_equal_logits_come_in_the_order_of_their_ids(n: int) -> None:
     model, logits = with_ties()
     reading = Readout(model, Lens.logit(model)).top(1, some_residuals(), n, filtered=False)

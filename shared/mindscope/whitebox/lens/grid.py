@@ -7,8 +7,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mindscope.errors import MindscopeError
 from mindscope.whitebox.activations import checked_blocks
 from mindscope.whitebox.lens.lens import Lens
 from mindscope.whitebox.lens.readout import Readout
@@ -36,6 +37,23 @@ class Grid:
     tokens: list[str]
     following: list[int | None]
     cells: list[list[Cell]]
+
+    def at(self, position: int) -> "Grid":
+        """The grid of one position alone, which counts from the end when negative; raises MindscopeError when the grid
+        does not have it."""
+        found = position if position >= 0 else position + max(self.positions) + 1
+        if found not in self.positions:
+            raise MindscopeError(
+                f"the grid has no position {position}; it has {min(self.positions)} to {max(self.positions)}"
+            )
+        j = self.positions.index(found)
+        return replace(
+            self,
+            positions=[found],
+            tokens=[self.tokens[j]],
+            following=[self.following[j]],
+            cells=[[row[j]] for row in self.cells],
+        )
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: a reading for each block and position."""
