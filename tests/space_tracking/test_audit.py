@@ -44,9 +44,7 @@ def test_the_corpus_passes():
     assert report.ok
     assert report.faults == ()
     assert report.n == 1910
-    counted = {
-        template: sum(splits.values()) for rows in report.counts.values() for template, splits in rows.items()
-    }
+    counted = {template: sum(splits.values()) for rows in report.counts.values() for template, splits in rows.items()}
     assert counted == TEMPLATE_COUNTS
     assert sum(TEMPLATE_COUNTS.values()) == 1910
 
@@ -128,9 +126,7 @@ def relabel_a_pair_consistently(rows: Rows) -> Rows:
 def shuffle_the_answers_of_a_construction(rows: Rows) -> Rows:
     nested = [row for row in rows if row.construction == "nested_belief"]
     answers = iter([row.answer for row in nested[1:] + nested[:1]])
-    return [
-        changed(row, answer=next(answers)) if row.construction == "nested_belief" else row for row in rows
-    ]
+    return [changed(row, answer=next(answers)) if row.construction == "nested_belief" else row for row in rows]
 
 
 def repeat_a_row(rows: Rows) -> Rows:
@@ -141,9 +137,7 @@ def repeat_a_prompt_under_another_id(rows: Rows) -> Rows:
     """One pair takes the place of another of the same template: every count stays."""
     source = [row for row in rows if row.pair_id == "nd-photo-painting-004"]
     target = [row for row in rows if row.pair_id == "nd-photo-painting-000"]
-    copies = {
-        old.id: changed(new, id=old.id, pair_id=old.pair_id) for old, new in zip(target, source, strict=True)
-    }
+    copies = {old.id: changed(new, id=old.id, pair_id=old.pair_id) for old, new in zip(target, source, strict=True)}
     return [copies.get(row.id, row) for row in rows]
 
 

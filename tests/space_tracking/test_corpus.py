@@ -48,9 +48,7 @@ two_entity_selectivity,te-painting,80,0.850,0.912
 two_entity_selectivity,te-photo,80,0.863,0.838
 two_entity_selectivity,te-drawing,80,0.863,0.812
 """
-TEMPLATES = [
-    (c, t, int(n), float(q), float(o)) for c, t, n, q, o in csv.reader(io.StringIO(PUBLISHED.strip()))
-]
+TEMPLATES = [(c, t, int(n), float(q), float(o)) for c, t, n, q, o in csv.reader(io.StringIO(PUBLISHED.strip()))]
 PUBLISHED_CONSTRUCTIONS = {
     "single_space_control": (120, 1.000, 1.000),
     "belief_reality": (450, 0.933, 0.933),
@@ -136,9 +134,7 @@ def test_prompts_end_on_a_copula_and_the_gold_is_the_value_of_the_queried_space(
 
 
 def test_pairs_share_their_context_byte_for_byte_and_ask_about_either_space():
-    for (pair_id,), pair in by(
-        [row for row in ROWS if row["construction"] in TWO_SPACE] + DISTINCT, "pair_id"
-    ).items():
+    for (pair_id,), pair in by([row for row in ROWS if row["construction"] in TWO_SPACE] + DISTINCT, "pair_id").items():
         assert len(pair) == 2, pair_id
         first, second = pair
         assert context_of(first) == context_of(second)
@@ -151,9 +147,7 @@ def test_pairs_share_their_context_byte_for_byte_and_ask_about_either_space():
 def test_pairs_of_the_control_differ_in_the_colour_alone():
     for pair in by(of("single_space_control"), "pair_id").values():
         first, second = pair
-        assert first["prompt"].replace(first["answer"], "X") == second["prompt"].replace(
-            second["answer"], "X"
-        )
+        assert first["prompt"].replace(first["answer"], "X") == second["prompt"].replace(second["answer"], "X")
         assert (first["answer"], first["foil"]) == (second["foil"], second["answer"])
         assert len(first["space_value_map"]) == 1
 
@@ -249,9 +243,7 @@ def test_either_space_is_told_first_equally_often(construction):
         assert len(counts) == 2, template
         assert max(counts.values()) - min(counts.values()) <= 2, template  # rows: one context more or less
     counts = Counter(tuple(row["mention_order"]) for row in rows)
-    assert sorted(counts.values()) == (
-        [224, 226] if construction == "belief_reality" else [len(rows) // 2] * 2
-    )
+    assert sorted(counts.values()) == ([224, 226] if construction == "belief_reality" else [len(rows) // 2] * 2)
 
 
 @pytest.mark.parametrize("construction", TWO_SPACE)
@@ -328,10 +320,7 @@ def test_the_template_scheme_tests_one_unseen_template_per_construction():
     train, dev, test = (load(part, scheme="template") for part in SPLITS)
     assert {row.template for row in train} == {row.template for row in dev}
     assert not {row.template for row in train} & {row.template for row in test}
-    assert (
-        sorted(Counter(row.construction for row in {row.template: row for row in test}.values()).values())
-        == [1] * 6
-    )
+    assert sorted(Counter(row.construction for row in {row.template: row for row in test}.values()).values()) == [1] * 6
     assert not {row.entity for row in train} & {row.entity for row in test}
     assert len({row.template for row in train}) + len({row.template for row in test}) == 20
     assert {row.template for row in load_distinct("test", scheme="template")} <= HELD_OUT
@@ -431,7 +420,5 @@ def test_published_template_counts_are_the_printed_rates_and_sum_to_the_construc
             assert whole.correct[model] == sum(part.correct[model] for part in parts)
             assert round(whole.correct[model] / n, 3) == rates[column]
         assert published.total.n == sum(cell.n for cell in published.constructions.values()) == 1910
-        assert published.total.correct[model] == sum(
-            c.correct[model] for c in published.constructions.values()
-        )
+        assert published.total.correct[model] == sum(c.correct[model] for c in published.constructions.values())
     assert [published.total.correct[model] for model in published.models] == [1663, 1727]

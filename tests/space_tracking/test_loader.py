@@ -35,9 +35,7 @@ def test_all_faults_of_a_file_are_in_one_error_with_their_lines(tmp_path):
         read(written(tmp_path, wrong_answer, BELIEF, incomplete))
     message = str(caught.value)
     assert "rows.jsonl:1" in message
-    assert (
-        f"answer {BELIEF['answer']!r} (the {BELIEF['query_space']} colour), not {BELIEF['foil']!r}" in message
-    )
+    assert f"answer {BELIEF['answer']!r} (the {BELIEF['query_space']} colour), not {BELIEF['foil']!r}" in message
     assert "rows.jsonl:2" not in message
     assert "rows.jsonl:3.agents" in message
     assert "rows.jsonl:3.depth" in message
@@ -48,9 +46,7 @@ def test_a_line_that_is_no_json_object_is_named(tmp_path):
         read(written(tmp_path, BELIEF, "{'id': 1}"))
 
 
-OTHER = next(
-    colour for colour in ("blue", "red", "green") if colour not in (BELIEF["answer"], BELIEF["foil"])
-)
+OTHER = next(colour for colour in ("blue", "red", "green") if colour not in (BELIEF["answer"], BELIEF["foil"]))
 A, B = BELIEF["answer"], BELIEF["foil"]
 
 
