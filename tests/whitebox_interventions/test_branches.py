@@ -26,7 +26,7 @@ from mindscope.whitebox.interventions import (
 from mindscope.whitebox.model import LocalModel
 from safetensors import safe_open
 from safetensors.torch import save_file
-from support.tiny_models import D_MODEL, FAMILIES, tiny_local, tiny_tokenizer, vocab_size
+from support.tiny_models import D_MODEL, FAMILIES, tiny_local, tiny_model, tiny_tokenizer, vocab_size
 
 START = [1, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200, 220]  # longer than the sliding windows, which are 8
 QUESTIONS = [[30, 31, 32], [50, 51], [70, 71, 72], [90, 91, 92, 93, 94], [110, 111]]
@@ -190,6 +190,14 @@ def test_cached_generation_equals_a_teacher_forced_pass_with_the_same_edits(fami
     assert len(cached.records()) == len(forced.records()) == 8
     for key, record in keyed(cached).items():
         assert record.reached == pytest.approx(keyed(forced)[key].reached, abs=1e-3)
+
+
+def test_in_bf16_cached_generation_and_a_teacher_forced_pass_choose_the_same_tokens() -> None:
+    model = LocalModel(tiny_model("llama").bfloat16(), tiny_tokenizer())
+    edits = [[Edit(1, range(10, 15), Swap(PAIR, 2.0))]]
+    _, after = State.of(model, START).reply([30, 31], max_new_tokens=5, stop=[], editor=Editor(model, edits))
+    logits = edited_logits(model, [after.token_ids], Editor(model, edits), last=6)[0]
+    assert logits[:5].argmax(-1).tolist() == list(after.token_ids[-5:])
 
 
 def test_the_cache_differs_only_above_the_edit_and_from_its_first_position() -> None:

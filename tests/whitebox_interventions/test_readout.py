@@ -174,6 +174,16 @@ def test_bf16_weights_are_read_in_fp32(family: str) -> None:
     assert in_bf16 < in_fp32
 
 
+def test_what_all_tokens_share_changes_no_log_probability() -> None:
+    hf = tiny_model("llama")
+    with torch.no_grad():
+        hf.lm_head.weight += torch.randn(D_MODEL, generator=torch.Generator().manual_seed(3))
+    shifted, plain = LocalModel(hf, tiny_tokenizer()), tiny_local("llama")
+    one, other = (Readout(m, Lens.logit(m)).logits(1, some_residuals()) for m in (shifted, plain))
+    assert (one - other).abs().max() > 0.1
+    torch.testing.assert_close(one.log_softmax(-1), other.log_softmax(-1), atol=1e-4, rtol=0)
+
+
 def test_many_positions_of_many_prompts() -> None:
     model = tiny_local("mistral")
     lens = random_lens(model)
