@@ -31,8 +31,8 @@ DATA_FILES = (FIFTIES, POOL)
 
 STOP = ("\n",)
 """Ends a completion: the answer is on the first line."""
-MAX_TOKENS = 32
-"""Longest completion: a phrase, the closing tag and a confidence."""
+MAX_TOKENS = 24
+"""Longest completion: a phrase and the closing tag."""
 
 
 Message = dict[str, str]

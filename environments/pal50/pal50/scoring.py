@@ -147,7 +147,7 @@ class Score(BaseModel):
                 groups[f"recall_{name}"].append(trial.outcome is Outcome.CORRECT)
         values |= {name: _mean(group) for name, group in groups.items()}
         given = [trial.confidence for trial in trials if trial.confidence is not None]
-        if self.settings.confidence == "1-6":
+        if self.settings.asks_confidence:
             values["confidence_given"] = len(given) / len(trials)
         if given:
             values["mean_confidence"] = _mean(given)
@@ -252,12 +252,9 @@ class Judge:
         return Outcome.MULTIPLE_ANSWERS if detail == "multiple_answers" else Outcome.EXTRA_LIST
 
 
-def read_confidence(reply: Reply, style: str) -> int | None:
+def read_confidence(reply: Reply) -> int | None:
     """The confidence from 1 to 6 that a reply declares once in `<confidence>…</confidence>`; "5/6" is 5."""
-    text = reply.text or ""
-    if style == "completion":
-        text = text.partition("\n")[0]
-    found = re.fullmatch(r"([1-6])(?:\s*/\s*6)?", read_answer(text, tag="confidence").text or "")
+    found = re.fullmatch(r"([1-6])(?:\s*/\s*6)?", read_answer(reply.text, tag="confidence").text or "")
     return int(found[1]) if found else None
 
 
@@ -323,7 +320,7 @@ def _scored(design: Design, step: TestStep, place: _Place, reply: Reply | None, 
         lenient_correct=verdicts["lenient"].outcome is Outcome.CORRECT,
         intrusion_source=None if source is None else design.pairs[source].trcode,
         intrusion_distance=other[1] - own[1] if same_phase and own and other else None,
-        confidence=read_confidence(reply, settings.style) if reply and settings.confidence == "1-6" else None,
+        confidence=read_confidence(reply) if reply and settings.asks_confidence else None,
         finish_reason=reply.finish_reason if reply else None,
         input_tokens=reply.input_tokens if reply else None,
         output_tokens=reply.output_tokens if reply else None,

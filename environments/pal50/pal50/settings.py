@@ -67,8 +67,9 @@ class Settings(BaseModel):
     """`chat` for instruction-tuned models, `completion` for base models."""
     render: Literal["clean", "psychscanner"] = "clean"
     """`psychscanner` sends the stimuli of a task card as that program does."""
-    confidence: Literal["1-6", "off"] = "1-6"
-    """Whether each recall comes with a confidence from 1 (none) to 6 (complete)."""
+    confidence: Literal["1-6", "off"] | None = None
+    """Whether each recall comes with a confidence from 1 (none) to 6 (complete). Left out, it does in a chat and does not
+    in a completion, where a base model would only copy those of the example."""
     keep_reasoning: bool = False
     """Leave `<think>` blocks in the conversation, where they may rehearse the list."""
     match: Match = "strict"
@@ -93,6 +94,10 @@ class Settings(BaseModel):
     @property
     def n_lists(self) -> int:
         return 1 if self.lists == "AB" else 2
+
+    @property
+    def asks_confidence(self) -> bool:
+        return self.confidence == "1-6" or (self.confidence is None and self.style == "chat")
 
     @property
     def label(self) -> str:
@@ -171,8 +176,10 @@ class Settings(BaseModel):
                         f"style='completion' is one transcript without study turns or reasoning; "
                         f"leave {self._as_given(name)} out."
                     )
-        if self.reward == "brier" and self.confidence == "off":
-            found.append("reward='brier' pays for confidence; set confidence='1-6'.")
+            if self.confidence == "1-6":
+                found.append("style='completion' has no confidence to ask for; leave confidence='1-6' out.")
+        if self.reward == "brier" and not self.asks_confidence:
+            found.append("reward='brier' pays for confidence; set style='chat' and confidence='1-6'.")
         return found
 
     @property

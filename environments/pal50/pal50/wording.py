@@ -34,12 +34,10 @@ _CONFIDENCE = (
 )
 
 _EXAMPLES = (("gondola", "parsley"), ("quill", "parchment"))
-_REPLACED_EXAMPLE = ("gondola", "harp")
-_LINE_SCALE = "Confidence runs from 1 (none) to 6 (complete).\n"
+_REPLACED_EXAMPLE = ("gondola", "trellis")
 _LINE_STUDY = "Study{list}: {first} - <recall>{second}</recall>\n"
 _LINE_SUM = "Sum: {} + {} = {}\n"
 _LINE_TEST = "Test{back}{list}: {cue} - <recall>"
-_LINE_CONFIDENCE = " <confidence>6</confidence>"
 
 
 class Chat:
@@ -75,11 +73,11 @@ class Chat:
         in_list = f"In list {self._number(pair)}, w" if self._settings.n_lists == 2 else "W"
         last = "last " if self._settings.updates > 1 else ""
         question = step.stimulus or _ASK.format(in_list=in_list, last=last, cue=pair.cue)
-        return question + _ANSWER + (_CONFIDENCE if self._settings.confidence == "1-6" else "")
+        return question + _ANSWER + (_CONFIDENCE if self._settings.asks_confidence else "")
 
     def answer(self, word: str) -> str:
         """The reply that gives this word, with full confidence."""
-        confidence = "\n<confidence>6</confidence>" if self._settings.confidence == "1-6" else ""
+        confidence = "\n<confidence>6</confidence>" if self._settings.asks_confidence else ""
         return f"<recall>{word}</recall>{confidence}"
 
     def _number(self, pair: Pair) -> int:
@@ -97,9 +95,8 @@ class Transcript:
         """Two pairs studied and tested the way the list will be; with `study="none"` too, so that only the list's own
         study is missing there."""
         first, second = _EXAMPLES
-        lines = [_LINE_SCALE] if self._settings.confidence == "1-6" else []
         studied = [*([_REPLACED_EXAMPLE] if self._settings.updates > 1 else []), first, second]
-        lines += [self._study_line(*pair, "") for pair in studied]
+        lines = [self._study_line(*pair, "") for pair in studied]
         back = {"forward": (False, False), "backward": (True, True), "both": (False, True)}[self._settings.direction]
         for (one, other), backward in zip(_EXAMPLES, back, strict=True):
             cue, target = (other, one) if backward else (one, other)
@@ -118,9 +115,8 @@ class Transcript:
         return self._test_line(pair.cue, pair.direction == "backward", self._list(pair))
 
     def answer(self, word: str) -> str:
-        """The rest of a test line that gives this word, with full confidence."""
-        confidence = _LINE_CONFIDENCE if self._settings.confidence == "1-6" else ""
-        return f"{word}</recall>{confidence}"
+        """The rest of a test line that gives this word."""
+        return f"{word}</recall>"
 
     def _study_line(self, first: str, second: str, name: str) -> str:
         return _LINE_STUDY.format(list=name, first=first, second=second)

@@ -12,10 +12,12 @@ by the OpenAI client inside the harness, and one that keeps failing ends the rol
 """
 
 import math
+import ssl
+from functools import cache
 from typing import Any, Literal
 
 import verifiers.v1 as vf
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 from pydantic import Field
 from verifiers.v1.types import Messages
 
@@ -66,11 +68,16 @@ class DirectHarness(vf.Harness[DirectHarnessConfig]):
     ) -> vf.ProgramResult:
         system_prompt, prompt = self.resolve_prompt(data)
         messages = _chat_messages(system_prompt, prompt)
+        body = {"model": ctx.model, "messages": messages, **self._request_options(data)}
         async with AsyncOpenAI(
-            base_url=endpoint, api_key=secret, max_retries=self.config.max_retries, timeout=None
+            base_url=endpoint,
+            api_key=secret,
+            max_retries=self.config.max_retries,
+            http_client=DefaultAsyncHttpxClient(verify=_certificates(), timeout=None),
         ) as client:
             try:
-                await client.chat.completions.create(model=ctx.model, messages=messages, **self._request_options(data))
+                # `chat.completions.create` would walk through every message of the conversation on every turn
+                await client.post("/chat/completions", body=body, cast_to=object)
             except OpenAIError as error:
                 return vf.ProgramResult(exit_code=1, stdout="", stderr=f"{type(error).__name__}: {error}")
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
@@ -83,12 +90,10 @@ class DirectHarness(vf.Harness[DirectHarnessConfig]):
             options["stop"] = list(data.stop)
         if data.max_tokens is not None:
             options["max_tokens"] = data.max_tokens
-        if data.raw:
-            options["extra_body"] = (
-                {"chat_template_kwargs": {"raw": True}}
-                if self.config.raw_prompt_via == "template_kwargs"
-                else {"chat_template": "{{ messages[-1].content }}"}
-            )
+        if data.raw and self.config.raw_prompt_via == "template_kwargs":
+            options["chat_template_kwargs"] = {"raw": True}
+        elif data.raw:
+            options["chat_template"] = "{{ messages[-1].content }}"
         return options
 
 
@@ -148,6 +153,12 @@ def last_reply(trace: vf.Trace) -> str | None:
     """The last reply exactly as the model wrote it (verifiers' own `Trace.last_reply` strips it)."""
     replies = trace.assistant_messages
     return replies[-1].content if replies else None
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """What this machine trusts; reading it anew for every turn takes longer than the turn."""
+    return ssl.create_default_context()
 
 
 def _chat_messages(system_prompt: str | None, prompt: str | Messages | None) -> list[Any]:
