@@ -81,7 +81,9 @@ def test_pairs_are_drawn_within_their_level():
     """Two levels, one always right and one never: their mean does not move when levels are fixed."""
     who, what = np.divmod(np.arange(200), 20)
     right = (what < 10).astype(float)
-    (fixed,) = Resampler(who, what, pair_strata=(what < 10).astype(int)).rates(right[:, None])
+    stratified = Resampler(who, what, pair_strata=(what < 10).astype(int))
+    assert (stratified.sums(right[:, None]) == right.sum()).all()
+    (fixed,) = stratified.rates(right[:, None])
     (free,) = Resampler(who, what).rates(right[:, None])
     assert (fixed.low, fixed.high) == (None, None)
     assert free.low < 0.3 < 0.7 < free.high

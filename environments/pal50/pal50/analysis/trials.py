@@ -38,10 +38,6 @@ class Trials:
         """The numbers in field `name`, NaN where the field is None."""
         return np.array([getattr(row, name) for row in self.rows], dtype=float)
 
-    def groups(self, *fields: str) -> Array:
-        """Trials that agree in all `fields` have the same number."""
-        return numbered([tuple(getattr(row, field) for field in fields) for row in self.rows])[0]
-
 
 def trials_of(rows: Sequence[ItemRow]) -> Trials:
     """The scored trials of `rows`; buffer pairs are left out."""
