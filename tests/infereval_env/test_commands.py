@@ -6,7 +6,16 @@ from importlib.metadata import entry_points
 import pytest
 from infereval_env.commands import app
 from infereval_env.files import read_benchmark, read_evaluation, write_evaluation, write_model
-from infereval_env.formats import Setup, elicitation_hash
+from infereval_env.formats import (
+    EndorsementConfig,
+    Evaluation,
+    EvaluationItem,
+    Model,
+    Sample,
+    Setup,
+    benchmark_hash,
+    elicitation_hash,
+)
 from mindscope.errors import MindscopeError
 from mindscope.stimuli import data_path
 from typer.testing import CliRunner
@@ -247,3 +256,44 @@ def test_every_command_explains_itself():
         "validate", "describe", "import-bearers", "metrics", "compare", "retest", "equivalence", "monotonicity",
         "structure", "audit", "checklist", "survey", "rebuild",
     }  # fmt: skip
+
+
+def test_a_run_on_one_page(files, tmp_path):
+    """The page has the numbers, loads nothing, and shows what a model or file says as text."""
+    page = tmp_path / "report.html"
+    found = document("report", files["a"], "--benchmark", files["benchmark"], "--retest", files["c"], "-o", page)
+    assert len(found["checklist"]) == 14
+    html = page.read_text(encoding="utf-8")
+    metrics = document("metrics", files["a"], "--benchmark", files["benchmark"])
+    assert f"{metrics['kappa_C']['value']:.3f}" in html
+    assert f"{metrics['kappa_F_star']['value']:.3f}" in html
+    assert "<script" not in html
+    assert "http" not in html.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_the_page_of_the_garden_draws_every_ladder(tmp_path):
+    benchmark = read_benchmark(data_path("infereval/garden/benchmark.json"))
+    evil = "<img src=x onerror=alert(1)>"
+    items = tuple(
+        EvaluationItem(
+            id=item.id, premises=item.premises, conclusions=item.conclusions, analyst_verdicts=item.analyst_verdicts,
+            model_verdict="good", samples=(Sample(sample_index=0, raw_response="INCOHERENT", parsed_verdict="good"),),
+        )
+        for item in benchmark.items
+    )  # fmt: skip
+    config = EndorsementConfig(n_samples=1, question_form="coherence")
+    eta = Evaluation(
+        id=evil, benchmark_id=benchmark.id, benchmark_hash=benchmark_hash(benchmark),
+        model=Model(provider="p", model_id=evil), endorsement_config=config, items=items,
+    )  # fmt: skip
+    write_evaluation(eta, tmp_path / "eta.json")
+    run("report", tmp_path / "eta.json", "--benchmark", GARDEN, "-o", tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 1 + 5
+    assert "good on every item" in html
+    assert "<img" not in html
+
+
+def test_a_report_needs_the_benchmark(files, tmp_path):
+    with pytest.raises(MindscopeError, match="--benchmark"):
+        run("report", files["a"], "-o", tmp_path / "r.html")

@@ -13,13 +13,14 @@ from typing import Literal
 
 from infereval_env.audit import audit
 from infereval_env.bearers import PENDING
-from infereval_env.claims import ReportVerdict
-from infereval_env.equivalence import Equivalence
+from infereval_env.claims import Claims, ReportVerdict, report_verdict
+from infereval_env.equivalence import Equivalence, equivalence
 from infereval_env.formats import Benchmark, Evaluation, benchmark_hash, elicitation_hash
 from infereval_env.measures import Result, measure
 from infereval_env.monotonicity import ladders
 from infereval_env.readings import take_readings
-from infereval_env.retest import Retest
+from infereval_env.retest import Retest, retest
+from infereval_env.structure import structure
 
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}|@[0-9a-f]{7,}")
 """A date or a commit in a model's name: the mark of a pinned snapshot."""
@@ -52,6 +53,7 @@ def checklist(
     panel = [analyst.id for analyst in benchmark.analysts if analyst.id != PENDING]
     steps = ladders(readings)
     violated = [ladder.ladder or ladder.family for ladder in steps if ladder.status == "violated"]
+    flat = [ladder.ladder or ladder.family for ladder in steps if ladder.flat]
     kappa, ceiling = metrics.kappa_C, metrics.kappa_F_star
     return [
         _line(
@@ -114,8 +116,9 @@ def checklist(
         _line(
             "inference",
             "Do verdicts move one way along the ladders?",
-            not violated if steps else None,
-            f"{len(steps)} ladders, violated: {violated}",
+            not violated if violated or len(flat) < len(steps) else None,
+            f"{len(steps)} ladders, violated: {', '.join(violated) or 'none'}; one verdict throughout, so not tested: "
+            f"{', '.join(flat) or 'none'}",
         ),
         _line(
             "inference",
@@ -136,6 +139,32 @@ def checklist(
             "; ".join([verdict.label, *verdict.reasons]) if verdict else "no claims given",
         ),
     ]
+
+
+def review(
+    eta: Evaluation,
+    benchmark: Benchmark,
+    *,
+    again: Evaluation | None = None,
+    other: Evaluation | None = None,
+    claims: Claims | None = None,
+    compat: bool = False,
+) -> tuple[list[Line], ReportVerdict | None]:
+    """The checklist from all that there is: the run made `again`, with an `other` template, and the author's claims,
+    with the verdict on these."""
+    repeated = retest(eta, again, benchmark) if again else None
+    verdict = None
+    if claims is not None:
+        checks = structure(take_readings(eta, benchmark), compat=compat)
+        verdict = report_verdict(
+            claims,
+            anomalies=sum(len(check.anomalies) for check in checks),
+            n_analysts=len(benchmark.analysts),
+            retest_stability=repeated.stability if repeated else None,
+            compat=compat,
+        )
+    same = equivalence(eta, other) if other else None
+    return checklist(eta, benchmark, retest=repeated, equivalence=same, verdict=verdict), verdict
 
 
 def unanswered(lines: Sequence[Line]) -> list[Line]:

@@ -16,14 +16,13 @@ from mindscope.stimuli import read_text
 
 from infereval_env import bearers, run_commands, survey_commands
 from infereval_env.audit import audit
-from infereval_env.checklist import checklist
+from infereval_env.checklist import review
 from infereval_env.checks import benchmark_warnings
-from infereval_env.claims import read_claims, report_verdict
+from infereval_env.claims import read_claims
 from infereval_env.equivalence import MARGIN, Equivalence, equivalence, equivalence_as_infereval
 from infereval_env.files import read_benchmark, read_evaluation, read_json, write_evaluation, write_model
 from infereval_env.formats import (
     Benchmark,
-    Evaluation,
     benchmark_hash,
     dump,
     elicitation_hash,
@@ -40,19 +39,33 @@ from infereval_env.measures import (
     panel_agreement,
 )
 from infereval_env.monotonicity import ladders, variations
-from infereval_env.output import BenchmarkPath, Compat, EtaPath, Json, estimate, number, show, warn
-from infereval_env.readings import Reading, belonging_warnings, take_readings
-from infereval_env.retest import retest, retest_series
+from infereval_env.output import (
+    Again,
+    BenchmarkPath,
+    ClaimsPath,
+    Compat,
+    EtaPath,
+    Json,
+    Other,
+    Setup,
+    SomeBenchmark,
+    estimate,
+    joined,
+    number,
+    show,
+    warn,
+)
+from infereval_env.readings import Reading, belonging_warnings, refuse_trained, take_readings
+from infereval_env.retest import retest_series
+from infereval_env.rollouts import evaluation_of_run, is_run
 from infereval_env.runlog import rebuild
 from infereval_env.structure import structure
 
 app = typer.Typer(help="Whether a model endorses the inferences that experts endorse.", no_args_is_help=True)
 app.add_typer(survey_commands.app, name="survey")
 app.command()(run_commands.evaluate)
+app.command()(run_commands.report)
 
-SomeBenchmark = Annotated[
-    Path | None, typer.Option("--benchmark", help="The benchmark, for ladders, tags, and clusters of items.")
-]
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="An axis on which the runs are meant to differ.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")]
 
@@ -155,16 +168,21 @@ def import_bearers(
 
 @app.command("rebuild")
 def rebuild_command(
-    log: Annotated[Path, typer.Argument(help="A run.jsonl.")],
+    log: Annotated[Path, typer.Argument(help="A run.jsonl, or a verifiers run of infereval_env.")],
     benchmark_path: Annotated[Path, typer.Option("--benchmark", help="The benchmark that was run.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The evaluation to write.")],
     run_id: Annotated[str | None, typer.Option(help="Which run, where the log holds several.")] = None,
+    setup: Setup = None,
     reparse: Annotated[bool, typer.Option(help="Read every reply anew by the strict rule.")] = False,
     compat: Compat = False,
     as_json: Json = False,
 ) -> None:
     """Make the evaluation that a run's log adds up to."""
-    eta, warnings = rebuild(log, read_benchmark(benchmark_path), run_id=run_id, reparse=reparse)
+    benchmark = read_benchmark(benchmark_path)
+    if is_run(log):
+        eta, _, warnings = evaluation_of_run(log, setup, benchmark)
+    else:
+        eta, warnings = rebuild(log, benchmark, run_id=run_id, reparse=reparse)
     warnings += write_evaluation(eta, output, compat=compat)
     n_items, no_data = len(eta.items), sum(item.model_verdict == "no_data" for item in eta.items)
     warn(warnings)
@@ -176,18 +194,20 @@ def rebuild_command(
 
 @app.command()
 def metrics(
-    eta_path: EtaPath,
+    eta_path: Annotated[Path, typer.Argument(help="An evaluation (JSON), or a verifiers run of infereval_env.")],
     benchmark_path: SomeBenchmark = None,
     reference: Annotated[
         str, typer.Option(help="`consensus`, or `analyst:` and an id or a position counted from 0.")
     ] = "consensus",
     by: Annotated[By | None, typer.Option(help="Agreement within groups of items as well.")] = None,
+    setup: Setup = None,
     seed: Annotated[int, typer.Option(help="Seed of the intervals' resampling.")] = 0,
     compat: Compat = False,
     as_json: Json = False,
 ) -> None:
     """Coverage, agreement against the panel's own agreement, and the implication frame of a run."""
-    eta, benchmark, warnings = _joined(eta_path, benchmark_path, compat)
+    eta, benchmark, warnings = joined(eta_path, benchmark_path, compat, setup)
+    refuse_trained(eta)
     if compat:
         numbers = measure_as_infereval(take_readings(eta, compat=True))
         shown = ("n", "coverage", "kappa_C", "kappa_F", "kappa_F_star", "kappa_C_margin_weighted")
@@ -299,7 +319,7 @@ def monotonicity(
     eta_path: EtaPath, benchmark_path: BenchmarkPath, compat: Compat = False, as_json: Json = False
 ) -> None:
     """Whether verdicts move one way along each ladder; exits 1 when one does not."""
-    eta, benchmark, warnings = _joined(eta_path, benchmark_path, compat)
+    eta, benchmark, warnings = joined(eta_path, benchmark_path, compat)
     readings = take_readings(eta, benchmark, compat=compat)
     found = ladders(readings, compat=compat)
     roles = variations(readings)
@@ -327,7 +347,7 @@ def structure_command(
     as_json: Json = False,
 ) -> None:
     """Whether a run hangs together by the roles its items were built for."""
-    eta, benchmark, warnings = _joined(eta_path, benchmark_path, compat)
+    eta, benchmark, warnings = joined(eta_path, benchmark_path, compat)
     found = structure(take_readings(eta, benchmark, compat=compat), thin_margin=thin_margin, compat=compat)
     lines = []
     for check in found:
@@ -357,9 +377,9 @@ def audit_command(eta_path: EtaPath, compat: Compat = False, as_json: Json = Fal
 def checklist_command(
     eta_path: EtaPath,
     benchmark_path: BenchmarkPath,
-    again: Annotated[Path | None, typer.Option("--retest", help="The same run made again.")] = None,
-    other: Annotated[Path | None, typer.Option("--other-template", help="The run with another template.")] = None,
-    claims_path: Annotated[Path | None, typer.Option("--claims", help="The author's claims (JSON).")] = None,
+    again: Again = None,
+    other: Other = None,
+    claims_path: ClaimsPath = None,
     compat: Compat = False,
     as_json: Json = False,
 ) -> None:
@@ -368,23 +388,13 @@ def checklist_command(
     eta, benchmark = read_evaluation(eta_path), read_benchmark(benchmark_path)
     warnings = belonging_warnings(eta, benchmark)
     warn(warnings)
-    repeated = retest(eta, read_evaluation(again), benchmark) if again else None
-    verdict = None
-    if claims_path:
-        checks = structure(take_readings(eta, benchmark), compat=compat)
-        verdict = report_verdict(
-            read_claims(claims_path),
-            anomalies=sum(len(check.anomalies) for check in checks),
-            n_analysts=len(benchmark.analysts),
-            retest_stability=repeated.stability if repeated else None,
-            compat=compat,
-        )
-    asked = checklist(
+    asked, verdict = review(
         eta,
         benchmark,
-        retest=repeated,
-        equivalence=equivalence(eta, read_evaluation(other)) if other else None,
-        verdict=verdict,
+        again=read_evaluation(again) if again else None,
+        other=read_evaluation(other) if other else None,
+        claims=read_claims(claims_path) if claims_path else None,
+        compat=compat,
     )
     document = {
         "checklist": [line.model_dump() for line in asked],
@@ -397,19 +407,6 @@ def checklist_command(
 def _kind(path: Path) -> str:
     _, data = read_json(path)
     return "evaluation" if isinstance(data, dict) and "benchmark_id" in data else "benchmark"
-
-
-def _joined(
-    eta_path: Path, benchmark_path: Path | None, compat: bool
-) -> tuple[Evaluation, Benchmark | None, list[str]]:
-    """An evaluation and its benchmark, checked to belong together; infereval does not look."""
-    eta = read_evaluation(eta_path)
-    if benchmark_path is None:
-        return eta, None, []
-    benchmark = read_benchmark(benchmark_path)
-    warnings = [] if compat else belonging_warnings(eta, benchmark)
-    warn(warnings)
-    return eta, benchmark, warnings
 
 
 def _analyst(reference: str, benchmark: Benchmark | None) -> int | None:

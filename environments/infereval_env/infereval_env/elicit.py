@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from mindscope.endpoint import ROUTES, Endpoint, NextToken, Via, probe
+from mindscope.endpoint import ROUTES, Endpoint, Via, probe
 from mindscope.errors import MindscopeError
 from openai import AsyncOpenAI, AuthenticationError, NotFoundError, OpenAIError, PermissionDeniedError
 from openai.types import Completion, CompletionChoice
@@ -39,7 +39,7 @@ from infereval_env.formats import (
     elicitation_hash,
     reference_hash,
 )
-from infereval_env.labels import first_reply_token, label_of, label_shares, most_probable, read_labels
+from infereval_env.labels import label_of, label_shares, most_probable, read_prompt
 from infereval_env.readings import voted
 from infereval_env.runlog import (
     Event,
@@ -62,8 +62,6 @@ Progress = Callable[[int, int], None]
 
 COMPLETION_TOKENS = 12
 """Longest reply of a base model: a label."""
-_CHAT_LIST = 20
-"""Tokens listed by chat endpoints: as many as OpenAI and vLLM give."""
 _HOPELESS = (AuthenticationError, PermissionDeniedError, NotFoundError)
 
 
@@ -153,13 +151,8 @@ class LabelAsker:
         self._endpoint = endpoint
 
     async def __call__(self, prompt: Prompt, sample_index: int) -> Answer:
-        async def listed(k: int) -> NextToken:
-            if self._endpoint is not None:
-                return await self._endpoint.next_token(prompt.text, k)
-            return await first_reply_token(self._client, self._plan.model.model_id, prompt.messages, k)
-
-        longest = self._endpoint.longest if self._endpoint else _CHAT_LIST
-        shares, reply = await read_labels(listed, self._plan.wording.form, longest)
+        model, form = self._plan.model.model_id, self._plan.wording.form
+        shares, reply = await read_prompt(self._client, model, prompt, form, self._endpoint)
         return Answer(reply.chosen, probabilities=shares, input_tokens=reply.prompt_tokens, output_tokens=1)
 
 

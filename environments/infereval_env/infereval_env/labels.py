@@ -15,14 +15,17 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from mindscope.endpoint import SHORT_LIST, EndpointError, NextToken
+from mindscope.endpoint import SHORT_LIST, Endpoint, EndpointError, NextToken
 from openai import AsyncOpenAI
 
+from infereval_env.elicitation import Prompt
 from infereval_env.verdicts import LABELS, VERDICTS, QuestionForm, Verdict
 
 LARGEST_UNLISTED = 0.01
 """Probability that may be missing from a label without the call counting as failed."""
 _FEWEST_LETTERS = 2
+CHAT_LIST = 20
+"""Tokens listed by chat endpoints: as many as OpenAI and vLLM give."""
 
 Lister = Callable[[int], Awaitable[NextToken]]
 """Takes how many of the most probable next tokens to list."""
@@ -53,6 +56,20 @@ def most_probable(shares: Mapping[Verdict, float]) -> Verdict:
     top = max(shares.values())
     tied = [verdict for verdict in VERDICTS if shares[verdict] == top]
     return tied[0] if len(tied) == 1 else "abstain"
+
+
+async def read_prompt(
+    client: AsyncOpenAI, model: str, prompt: Prompt, form: QuestionForm, endpoint: Endpoint | None
+) -> tuple[dict[Verdict, float], NextToken]:
+    """The label probabilities after a prompt: sent verbatim to an `endpoint`, or without one as a chat, of whose reply
+    the first token is read. Raises OpenAIError and EndpointError."""
+
+    async def listed(k: int) -> NextToken:
+        if endpoint is not None:
+            return await endpoint.next_token(prompt.text, k)
+        return await first_reply_token(client, model, prompt.messages, k)
+
+    return await read_labels(listed, form, endpoint.longest if endpoint else CHAT_LIST)
 
 
 async def read_labels(lister: Lister, form: QuestionForm, longest: int) -> tuple[dict[Verdict, float], NextToken]:

@@ -139,6 +139,15 @@ def belonging_warnings(eta: Evaluation, benchmark: Benchmark) -> list[str]:
     return warnings
 
 
+def refuse_trained(eta: Evaluation) -> None:
+    """Raises MindscopeError for a run on the train split: agreement on items that were trained on measures nothing."""
+    if eta.setup is not None and eta.setup.split == "train":
+        raise MindscopeError(
+            f"The evaluation {eta.id!r} is of the train split (elicitation {eta.setup.elicitation_hash}, reference "
+            f"{eta.setup.reference_hash}), whose items may have been trained on; they get no κ. Run the test split."
+        )
+
+
 def rejoin(eta: Evaluation, benchmark: Benchmark) -> Evaluation:
     """η with the analysts of `benchmark` in place of its own, so that a new panel needs no new model calls.
 

@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 from mindscope.errors import MindscopeError
+from mindscope.report.html import write_page
 from openai import AsyncOpenAI
 
+from infereval_env.checklist import review
+from infereval_env.claims import read_claims
 from infereval_env.elicit import COMPLETION_TOKENS, Plan, Tally, Verdicts, WhiteboxAsker, elicit, make_asker
 from infereval_env.elicitation import (
     Frame,
@@ -22,9 +25,23 @@ from infereval_env.elicitation import (
     choose_template,
     compose,
 )
-from infereval_env.files import read_benchmark, write_evaluation
+from infereval_env.files import read_benchmark, read_evaluation, write_evaluation
 from infereval_env.formats import Benchmark, Item, Model, Params
-from infereval_env.output import BenchmarkPath, Compat, Json, show, warn
+from infereval_env.output import (
+    Again,
+    BenchmarkPath,
+    ClaimsPath,
+    Compat,
+    Json,
+    Other,
+    Setup,
+    SomeBenchmark,
+    joined,
+    show,
+    warn,
+)
+from infereval_env.page import render
+from infereval_env.readings import refuse_trained
 from infereval_env.runlog import rebuild
 from infereval_env.splits import Split, items_of
 from infereval_env.verdicts import QuestionForm, TieBreak
@@ -139,6 +156,38 @@ def evaluate(
     ]
     show(document, as_json, lines)
     raise typer.Exit(1 if tally.failed or no_data else 0)
+
+
+def report(
+    eta_path: Annotated[Path, typer.Argument(help="An evaluation (JSON), or a verifiers run of infereval_env.")],
+    benchmark_path: SomeBenchmark = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    again: Again = None,
+    other: Other = None,
+    claims_path: ClaimsPath = None,
+    setup: Setup = None,
+    as_json: Json = False,
+) -> None:
+    """A run on one page: kappa against its ceiling, the ladders, the reviewer's checklist, every item."""
+    eta, benchmark, warnings = joined(eta_path, benchmark_path, setup=setup)
+    if benchmark is None:
+        raise MindscopeError("A report needs the benchmark, for its ladders and panel: give --benchmark.")
+    refuse_trained(eta)
+    lines, verdict = review(
+        eta,
+        benchmark,
+        again=read_evaluation(again) if again else None,
+        other=read_evaluation(other) if other else None,
+        claims=read_claims(claims_path) if claims_path else None,
+    )
+    write_page(render(eta, benchmark, lines, verdict, warnings), output)
+    document = {
+        "path": str(output),
+        "checklist": [line.model_dump() for line in lines],
+        "verdict": verdict.model_dump() if verdict else None,
+        "warnings": warnings,
+    }
+    show(document, as_json, [f"{output}: {len(eta.items)} items"])
 
 
 async def _elicit(
