@@ -113,14 +113,20 @@ def test_every_fault_in_one_run(runner: tuple[Venv, str], tmp_path: Path) -> Non
     assert second == dict.fromkeys(lasting, 1)
 
 
-def test_a_refused_key_is_never_retried(runner: tuple[Venv, str], tmp_path: Path) -> None:
+def test_a_refused_key_is_never_retried_and_never_shown(runner: tuple[Venv, str], tmp_path: Path) -> None:
+    venv, api = runner
+    key = "sk-canary-0123456789"
     with StubServer(perfect(), faults=Always(Unauthorized())) as stub:
-        done = evaluate(runner, stub, tmp_path, "-n", "3")
+        done = venv.run(*command(api, stub, tmp_path, "-n", "3"), cwd=tmp_path, VLLM_API_KEY=key)
         assert set(calls(stub).values()) == {1}
+        assert all(key in call.headers["Authorization"] for call in stub.requests if call.prompt)
     assert done.code != 0, done
     if done.stdout:
         assert done.json["scored"] == 0
         assert done.json["reward"]["value"] is None
+    assert "401" in done.stderr
+    assert key not in done.stdout + done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
 def test_a_killed_run_resumes_with_each_missing_call_made_once(runner: tuple[Venv, str], tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from openai import APIConnectionError, OpenAI, OpenAIError
 
 from mindscope import __version__
 from mindscope.cli.arguments import environment_name, json_object
-from mindscope.cli.runners import Launch, runner
+from mindscope.cli.runners import Launch, Runner, runner
+from mindscope.cli.secrets import Secret
 from mindscope.errors import MindscopeError
 from mindscope.records import MANIFEST, Manifest, installed_versions, write_whole
 from mindscope.report.runs import Run, read_run
@@ -87,7 +88,8 @@ def evaluate(
     if not resume:
         write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
     dashboard = sys.stdout.isatty() and not as_json
-    run = read_run(run_with(manifest, Launch(folder, concurrency, resume, push, dashboard)))
+    results = _run(run_with, manifest, Launch(folder, concurrency, resume, push, dashboard))
+    run = read_run(results)
     summary = summarise(run)
     if as_json:
         print(summary.to_json())
@@ -103,6 +105,20 @@ def evaluate(
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
+def _run(run_with: Runner, manifest: Manifest, launch: Launch) -> Path:
+    secret = Secret(manifest.api_key_var)
+    with secret.kept_out_of(launch.folder):
+        try:
+            return run_with(manifest, launch)
+        except MindscopeError:
+            raise
+        except Exception as error:
+            raise MindscopeError(
+                f"verifiers gave the run up: {type(error).__name__}: {secret.removed_from(str(error))}. What was "
+                f"gathered is in {launch.folder}; mend the cause and add --resume -o {launch.folder}"
+            ) from None
 
 
 def _endpoint(provider: str, base_url: str | None, api_key_var: str | None) -> Provider:
