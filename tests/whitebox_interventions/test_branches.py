@@ -192,12 +192,14 @@ def test_cached_generation_equals_a_teacher_forced_pass_with_the_same_edits(fami
         assert record.reached == pytest.approx(keyed(forced)[key].reached, abs=1e-3)
 
 
-def test_in_bf16_cached_generation_and_a_teacher_forced_pass_choose_the_same_tokens() -> None:
+def test_in_bf16_cached_generation_chooses_what_a_teacher_forced_pass_does_up_to_rounding() -> None:
     model = LocalModel(tiny_model("llama").bfloat16(), tiny_tokenizer())
     edits = [[Edit(1, range(10, 15), Swap(PAIR, 2.0))]]
-    _, after = State.of(model, START).reply([30, 31], max_new_tokens=5, stop=[], editor=Editor(model, edits))
-    logits = edited_logits(model, [after.token_ids], Editor(model, edits), last=6)[0]
-    assert logits[:5].argmax(-1).tolist() == list(after.token_ids[-5:])
+    reply, after = State.of(model, START).reply([30, 31], max_new_tokens=5, stop=[], editor=Editor(model, edits))
+    logits = edited_logits(model, [after.token_ids], Editor(model, edits), last=6)[0, :5]
+    chosen = logits.gather(1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+    print("teacher-forced logits of the chosen tokens below the largest:", (logits.amax(-1) - chosen).tolist())
+    assert (logits.amax(-1) - chosen).max() <= 2**-5 * logits.abs().max()
 
 
 def test_the_cache_differs_only_above_the_edit_and_from_its_first_position() -> None:
