@@ -256,6 +256,7 @@ def fit_on_ray(
         chosen = (index, n_shards)
         return fit(model, prompts, settings, folder, routers=routers, shard=chosen, outlier_factor=outlier_factor)
 
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     task = ray.remote(num_cpus=cpus_per_shard, num_gpus=gpus_per_shard, max_retries=3)(one)
     waiting = [task.remote(index) for index in range(n_shards)]
