@@ -116,7 +116,8 @@ def _details(report: Validation) -> Iterator[Table]:
             "colour behind a colourless context is subtracted. p(right): among the colours in play. outside: "
             "probability of anything but the six.",
         )
-        yield Table(f"All measures: {label}", notes, ("", *columns), tuple(rows))
+        if rows:
+            yield Table(f"All measures: {label}", notes, ("", *columns), tuple(rows))
 
 
 def _swaps(report: Validation) -> Iterator[Table]:
