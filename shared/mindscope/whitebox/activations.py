@@ -13,10 +13,11 @@ prompts.
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache as cached
 from typing import Any, Protocol
 
 import torch
-from transformers import Cache
+from transformers import Cache, PreTrainedModel
 
 from mindscope.errors import MindscopeError
 from mindscope.whitebox.model import LocalModel, Progress, Prompt, left_padded, length_batches
@@ -145,7 +146,7 @@ def forward(
     """
     options: dict[str, Any] = {"use_cache": cache is not None, "logits_to_keep": max(logits, 1)}
     if cache is not None:
-        options[_cache_argument(model)] = cache
+        options[_cache_argument(model.hf.__class__)] = cache
 
     def traced() -> torch.Tensor:
         found = torch.empty(0)
@@ -206,7 +207,7 @@ def positions_of(rows: Sequence[Sequence[int]], positions: Positions) -> list[li
     return found
 
 
-def _cache_argument(model: LocalModel) -> str:
-    """What the model's forward calls its cache: transformers renamed it in the course of version 5."""
-    names = inspect.signature(model.hf.forward).parameters
-    return "cache" if "cache" in names else "past_key_values"
+@cached
+def _cache_argument(kind: type[PreTrainedModel]) -> str:
+    """What a model's forward calls its cache: transformers renamed it in the course of version 5."""
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
