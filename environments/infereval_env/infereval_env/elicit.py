@@ -62,6 +62,8 @@ Progress = Callable[[int, int], None]
 
 COMPLETION_TOKENS = 12
 """Longest reply of a base model: a label."""
+_SPACE_MARKS = " \u2581\u0120"
+"""How tokenizers write a space at the beginning of a word."""
 _HOPELESS = (AuthenticationError, PermissionDeniedError, NotFoundError)
 
 
@@ -164,15 +166,17 @@ class WhiteboxAsker:
 
         self._model = LocalModel.load(source)
         self._form = plan.wording.form
-        decode = self._model.tokenizer.decode
-        tokens = self._model.run(lambda: [str(decode([i])) for i in range(self._model.vocab_size)])
-        self._labels = [(i, token) for i, token in enumerate(tokens) if label_of(token, self._form)]
-        self._tokens = tokens
+        pieces = self._model.run(lambda: self._model.tokenizer.get_vocab())
+        marked = {i: piece for piece, i in pieces.items() if label_of(piece.lstrip(_SPACE_MARKS), self._form)}
+        self._labels = [(i, self._decoded(i)) for i in sorted(marked) if i < self._model.vocab_size]
 
     async def __call__(self, prompt: Prompt, sample_index: int) -> Answer:
         logprobs = await self._model.run_async(lambda: self._model.next_token_logprobs([prompt.text])[0])
         shares = label_shares([(token, float(logprobs[i])) for i, token in self._labels], self._form)
-        return Answer(self._tokens[int(logprobs.argmax())], probabilities=shares, output_tokens=1)
+        return Answer(self._decoded(int(logprobs.argmax())), probabilities=shares, output_tokens=1)
+
+    def _decoded(self, token_id: int) -> str:
+        return str(self._model.run(lambda: self._model.tokenizer.decode([token_id])))
 
 
 async def make_asker(client: AsyncOpenAI, plan: Plan, *, routes: Sequence[Via] = ROUTES) -> Asker:

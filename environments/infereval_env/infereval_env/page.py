@@ -120,7 +120,7 @@ def _ladder_plot(ladder: Ladder, readings: Mapping[str, Reading]) -> str:
         axes.set_xlim(-0.3, len(steps) - 0.7)
         axes.set_yticks([0, 0.5, 1], ["bad", "", "good"])
         axes.set_xticks(places, [str(place + 1) for place in places])
-        axes.tick_params(length=0)
+        axes.tick_params(length=0, pad=8)
         axes.spines[:].set_visible(False)
         return str(figures.svg(figure))
 
