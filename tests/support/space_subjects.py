@@ -77,9 +77,7 @@ def policy_model(policy: Policy) -> tuple[Any, Any]:
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(words.pattern), behavior="isolated")
     backend.decoder = decoders.Fuse()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", padding_side="left"
-    )
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", padding_side="left")
     after = distribution(policy)
 
     class PolicyModel(transformers.LlamaForCausalLM):

@@ -84,7 +84,9 @@ def test_long_prompts_are_cut_into_several_trees_and_every_prompt_is_read() -> N
     prompts = [[1, 20 + i, *range(30, 30 + 250)] for i in range(9)]
     sizes = [len(indices) for indices, _ in shared_prefix_batches(local, prompts)]
     assert sizes == [LONGEST_SEQUENCE // 252] * 2 + [1]
-    assert (packed(local, prompts) - torch.cat([local.next_token_logprobs([row]) for row in prompts])).abs().max() < 1e-5
+    assert (
+        packed(local, prompts) - torch.cat([local.next_token_logprobs([row]) for row in prompts])
+    ).abs().max() < 1e-5
 
 
 def test_progress_counts_prompts_up_to_all_of_them() -> None:

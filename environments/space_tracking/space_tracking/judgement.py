@@ -61,7 +61,7 @@ class Generated(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     route: Literal["generate"] = "generate"
-    reply: str | None
+    reply: str | None = None
     finish_reason: str | None = None
 
 

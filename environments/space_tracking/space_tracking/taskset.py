@@ -14,7 +14,7 @@ from mindscope.endpoint import Endpoint, Via
 from mindscope.errors import MindscopeError
 from mindscope.frameworks.v1 import DirectHarness, LocalEnv, PromptData
 from openai import AsyncOpenAI, OpenAIError
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, field_validator
 from verifiers.v1.configs.client import resolve_api_key
 
 from space_tracking.judgement import Generated, Reading, Readout
@@ -35,6 +35,13 @@ class SpaceTrackingData(Trial, PromptData):
     """A trial, and the settings by which it is read."""
 
     settings: Settings
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _with_nulls(cls, rows: Any) -> Any:
+        """verifiers 0.4 leaves fields that are None out of what it stores; a row has all its fields."""
+        nulls = {"distractor_entity": None, "distractor_value_map": None}
+        return tuple(nulls | row if isinstance(row, dict) else row for row in rows)
 
 
 class SpaceTrackingTask(vf.Task[SpaceTrackingData]):
