@@ -1,6 +1,7 @@
 """The arguments of pal50: what is accepted, and how everything wrong with them is said at once."""
 
 import json
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -79,9 +80,7 @@ def test_list_lengths_out_of_range(n_pairs: int) -> None:
 def test_the_pool_has_what_the_check_of_its_size_assumes() -> None:
     rows = [json.loads(line) for line in Path(data_path("pal50/pool.jsonl")).read_text().splitlines()]
     fifty = [json.loads(line) for line in Path(data_path("pal50/pairs.jsonl")).read_text().splitlines()]
-    assert {level: sum(row["level"] == level for row in rows) for level in {row["level"] for row in rows}} == {
-        level: 100 for level in ("L0", "L25", "L50", "L75", "L100")
-    }
+    assert Counter(row["level"] for row in rows) == dict.fromkeys(("L0", "L25", "L50", "L75", "L100"), 100)
     words = {(row["cue"], row["target"], row["level"]) for row in rows}
     assert {(row["cue"], row["target"], row["level"]) for row in fifty} <= words
 

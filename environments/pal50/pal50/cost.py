@@ -33,7 +33,7 @@ class Estimate(BaseModel):
 def estimate_tokens(settings: Settings) -> Estimate:
     """Raises `MindscopeError` where `trials` does."""
     session = Session(_first(settings))
-    sent = new = generated = calls = 0
+    calls, sent, new, generated = 0, 0.0, 0.0, 0.0
     while not session.finished:
         prompt = sum(_tokens(message["content"], settings) for message in session.prompt)
         reply = session.gold()

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pal50.design import Design
 from pal50.scoring import Outcome, Reply, ScoredTrial, score
 from pal50.settings import Direction, Study
+from pal50.traces import replies_in
 
 __all__ = ["Direction", "ItemRow", "Outcome", "Study", "read_items", "write_items"]
 
@@ -50,11 +51,11 @@ def read_items(run: str | Path) -> list[ItemRow]:
         if rollout.failure is not None:
             continue
         try:
-            session = _Recorded.model_validate(_session_of(recorded))
-        except (KeyError, ValidationError):
+            session = _session_of(recorded)
+        except (KeyError, ValidationError) as error:
             raise MindscopeError(
                 f"{file}:{number}: this rollout has no design of pal50 beside its replies; was it run by another "
-                "environment, or another version?"
+                f"environment, or another version? ({type(error).__name__}: {error})"
             ) from None
         participant = session.design.participant
         rows += [
@@ -88,23 +89,9 @@ def _whole_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
 
 
-def _session_of(recorded: dict[str, Any]) -> dict[str, Any]:
+def _session_of(recorded: dict[str, Any]) -> _Recorded:
     if "traces" not in recorded:
-        return recorded["info"]
+        return _Recorded.model_validate(recorded["info"])
     (trace,) = recorded["traces"]
-    return {"design": recorded["task"]["data"]["design"], "replies": _trace_replies(trace)}
-
-
-def _trace_replies(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """One reply for each prompt that was answered; of a call sent twice, the later."""
-    replies: dict[int | None, dict[str, Any]] = {}
-    for call in trace["calls"]:
-        if call["node"] is not None:
-            node, usage = trace["nodes"][call["node"]], call["usage"]
-            replies[node["parent"]] = {
-                "text": node["message"].get("content"),
-                "finish_reason": call["finish_reason"],
-                "input_tokens": usage and usage["prompt_tokens"] + (usage.get("cached_input_tokens") or 0),
-                "output_tokens": usage and usage["completion_tokens"],
-            }
-    return list(replies.values())
+    design = Design.model_validate(recorded["task"]["data"]["design"])
+    return _Recorded(design=design, replies=replies_in(trace))

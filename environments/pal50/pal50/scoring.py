@@ -6,8 +6,8 @@ A reply is read alone and belongs to the cue it was given to: nothing in it can 
 trial that was never reached is wrong, and the denominators are those of the design.
 
 `reward="brier"` pays (1 + y - (p - y)²) / 2 a trial, where y is 1 for a correct answer and 0 otherwise, and p is the
-stated confidence, (c - 1) / 5. Whatever the chance that the answer is right, saying so pays best, and a right answer
-pays more than a wrong one at any confidence. Without a confidence, and without a reply, a trial pays 0.
+stated confidence, (c - 1) / 5. Whatever the chance that the answer is right, saying so pays best; and at the same
+confidence a right answer pays p more than a wrong one. Without a confidence, and without a reply, a trial pays 0.
 """
 
 import re

@@ -10,7 +10,6 @@ from pal50.paradigm import (
     STOP,
     Design,
     Message,
-    Reply,
     Score,
     Session,
     Settings,
@@ -18,6 +17,7 @@ from pal50.paradigm import (
     score,
     trials,
 )
+from pal50.traces import replies_in
 
 __all__ = ("Pal50Env", "Pal50Taskset", "ScriptedHarness")
 
@@ -48,7 +48,7 @@ class Pal50Task(vf.Task[Pal50Data]):
         return score(design, gold_replies(design)).reward == 1.0 and score(design, []).reward == 0.0
 
     def _score(self, trace: vf.Trace) -> Score:
-        return score(self.data.design, replies(trace))
+        return score(self.data.design, replies_in(trace))
 
 
 class Pal50Taskset(vf.Taskset[Pal50Task, Pal50Config]):
@@ -69,25 +69,10 @@ class Pal50Env(LocalEnv):
         async with agents.agent.interaction(task) as chat:
             segment = await chat.turn()
             while not segment.terminated:
-                session.answer(replies(chat.trace)[-1])
+                session.answer(replies_in(chat.trace)[-1])
                 if session.finished:
                     break
                 segment = await chat.turn(_messages(session.prompt))
-
-
-def replies(trace: vf.Trace) -> list[Reply]:
-    """One reply for each prompt that was answered; of a call sent twice, the later."""
-    found: dict[int | None, Reply] = {}
-    for call in trace.calls:
-        if call.node is not None:
-            node, usage = trace.nodes[call.node], call.usage
-            found[node.parent] = Reply(
-                text=node.message.content,
-                finish_reason=call.finish_reason,
-                input_tokens=usage.input_tokens if usage else None,
-                output_tokens=usage.completion_tokens if usage else None,
-            )
-    return list(found.values())
 
 
 def _messages(prompt: Sequence[Message]) -> list[Message]:
