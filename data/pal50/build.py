@@ -101,9 +101,7 @@ def admissible(candidates: Picked) -> Picked:
     return admitted
 
 
-def choose(
-    candidates: Picked, count: int, cost: Callable[[Picked], tuple[int, ...]], rng: random.Random
-) -> Picked:
+def choose(candidates: Picked, count: int, cost: Callable[[Picked], tuple[int, ...]], rng: random.Random) -> Picked:
     """`count` pairs a level: random ones at first; a random exchange is kept unless it raises the cost."""
     orders = {level: rng.sample(pairs, len(pairs)) for level, pairs in candidates.items()}
     picked = {level: order[:count] for level, order in orders.items()}

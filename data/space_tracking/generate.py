@@ -170,10 +170,8 @@ WORDINGS = {
     ),
     "nd-snapshot-sketch": Wording(
         (
-            "In the snapshot, an easel holds a sketch that colours the {n} {c1}; "
-            "the {n} beside the easel is {c2}.",
-            "In the snapshot, an easel stands beside {an_n} that is {c2}; "
-            "the sketch it holds colours the {n} {c1}.",
+            "In the snapshot, an easel holds a sketch that colours the {n} {c1}; the {n} beside the easel is {c2}.",
+            "In the snapshot, an easel stands beside {an_n} that is {c2}; the sketch it holds colours the {n} {c1}.",
         ),
         ("On the sketched page, the {n} is", "Next to the sketched page, the {n} is"),
     ),
@@ -227,10 +225,8 @@ WORDINGS = {
     ),
     "nb-thinks-knows": Wording(
         (
-            "{B} thinks the {n} in the basket is {c1}. "
-            "{A} knows it is {c2} and is well aware of {B}'s mistake.",
-            "{A} knows the {n} in the basket is {c2}. "
-            "{B} thinks it is {c1}, a mistake of which {A} is well aware.",
+            "{B} thinks the {n} in the basket is {c1}. {A} knows it is {c2} and is well aware of {B}'s mistake.",
+            "{A} knows the {n} in the basket is {c2}. {B} thinks it is {c1}, a mistake of which {A} is well aware.",
         ),
         ("{A} realises that {B} believes the {n} is", "{A}, unlike {B}, realises that the {n} is"),
     ),
@@ -402,9 +398,7 @@ def pair(
         )
 
 
-def filled_slots(
-    scene: Scene, values: dict[str, str], nouns: Sequence[str], people: tuple[str, ...]
-) -> dict[str, str]:
+def filled_slots(scene: Scene, values: dict[str, str], nouns: Sequence[str], people: tuple[str, ...]) -> dict[str, str]:
     """What goes into the slots of a `Wording`."""
     slots = {"n": nouns[0], "an_n": with_article(nouns[0])}
     slots |= dict(zip("AB", people, strict=False)) | dict(zip(("c1", "c2"), values.values(), strict=False))
@@ -441,11 +435,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments == ["--check"]:
         found = {path.name: path.read_bytes() for path in HERE.iterdir() if path.name in contents}
         stale = [name for name, content in contents.items() if found.get(name) != content]
-        print(
-            f"not what generate.py makes: {', '.join(stale)}"
-            if stale
-            else "all files are what generate.py makes"
-        )
+        print(f"not what generate.py makes: {', '.join(stale)}" if stale else "all files are what generate.py makes")
         return 1 if stale else 0
     if arguments:
         print(__doc__)

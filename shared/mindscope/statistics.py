@@ -55,9 +55,7 @@ def wilson(k: int, n: int) -> Estimate:
     if n == 0:
         return _undefined("Wilson")
     interval = stats.binomtest(k, n).proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(
-        value=k / n, low=float(interval.low), high=float(interval.high), n=n, clusters=n, method="Wilson"
-    )
+    return Estimate(value=k / n, low=float(interval.low), high=float(interval.high), n=n, clusters=n, method="Wilson")
 
 
 def weighted_mean(values: Array, weights: Array) -> Array:
@@ -124,9 +122,7 @@ def mean_interval(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
     return cluster_bootstrap(values, clusters)
 
 
-def _resample(
-    data: Array, weights: Array, member: Array, statistic: Statistic, seed: int, n_resamples: int
-) -> Array:
+def _resample(data: Array, weights: Array, member: Array, statistic: Statistic, seed: int, n_resamples: int) -> Array:
     """The statistic of each resample, shape (n_resamples,); `member` numbers the cluster of each value."""
     n_clusters = int(member.max()) + 1
     rng = np.random.default_rng(seed)

@@ -180,8 +180,6 @@ def test_reasoning_is_removed(reply: str, outside: str | None):
     assert without_reasoning(reply) == outside
 
 
-@pytest.mark.parametrize(
-    "unit", ["<think", "<think>", "</think>", "<recall", "<recall>", "<recall>a</recall>", "< "]
-)
+@pytest.mark.parametrize("unit", ["<think", "<think>", "</think>", "<recall", "<recall>", "<recall>a</recall>", "< "])
 def test_a_pathological_reply_is_read_all_the_same(unit: str):
     assert read_answer(unit * 50_000, tag="recall").outcome is not None

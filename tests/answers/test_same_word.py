@@ -87,9 +87,7 @@ def test_punctuation_alone_is_no_word():
     assert not same_word("", "", "lenient")
 
 
-@pytest.mark.parametrize(
-    "text", ["umbrella or sock", "umbrella, sock", "umbrella/sock", "umbrella\nsock", "a and b"]
-)
+@pytest.mark.parametrize("text", ["umbrella or sock", "umbrella, sock", "umbrella/sock", "umbrella\nsock", "a and b"])
 def test_several_candidates(text: str):
     assert offers_several(text)
 

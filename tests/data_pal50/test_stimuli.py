@@ -85,9 +85,7 @@ def test_words_are_plain_and_used_once(name: str) -> None:
 
 def test_each_level_of_the_pool_begins_with_that_level_of_the_fifty() -> None:
     for level in LEVELS:
-        first, pool = (
-            [(row["cue"], row["target"]) for row in rows(name) if row["level"] == level] for name in SIZES
-        )
+        first, pool = ([(row["cue"], row["target"]) for row in rows(name) if row["level"] == level] for name in SIZES)
         assert pool[:10] == first
 
 
@@ -134,9 +132,7 @@ def test_frequency_and_length_are_balanced(name: str, measure: str, tolerance: f
 @pytest.mark.parametrize("name", SIZES)
 def test_no_pair_is_shared_with_the_psychscanner_card(name: str) -> None:
     card_file = oracle("psychscanner/pal50.json")
-    trials = [
-        trial for item in json.loads(card_file.read_text(encoding="utf-8"))["items"].values() for trial in item
-    ]
+    trials = [trial for item in json.loads(card_file.read_text(encoding="utf-8"))["items"].values() for trial in item]
     card = {frozenset((trial["word1"], trial["word2"])) for trial in trials}
     assert len(card) == 50
     assert card & {frozenset((row["cue"], row["target"])) for row in rows(name)} == set()
@@ -174,9 +170,7 @@ def test_recorded_cosines_are_those_of_the_model() -> None:
 def test_norms_that_are_not_what_was_measured_are_seen() -> None:
     _, norms = fifty()
     assert validate.disagreements(norms, norms) == []
-    assert (
-        validate.disagreements(norms, [replace(norms[0], cosine=norms[0].cosine + 0.001), *norms[1:]]) == []
-    )
+    assert validate.disagreements(norms, [replace(norms[0], cosine=norms[0].cosine + 0.001), *norms[1:]]) == []
     for change in ({"cosine": 0.9}, {"cue_zipf": 1.0}, {"target_length": 11}, {"target": "walrus"}):
         found = validate.disagreements(norms, [replace(norms[0], **change), *norms[1:]])
         assert len(found) == 1
@@ -217,9 +211,7 @@ def test_swapping_the_targets_of_two_pairs_is_seen() -> None:
     pairs, _ = fifty()
     first, last = pairs[0], pairs[-1]
     pairs[0], pairs[-1] = replace(first, target=last.target), replace(last, target=first.target)
-    assert any(
-        last.trcode in problem for problem in validate.problems(pairs, validate.measure(pairs), per_level=10)
-    )
+    assert any(last.trcode in problem for problem in validate.problems(pairs, validate.measure(pairs), per_level=10))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +283,5 @@ def test_the_command_judges_a_copy_of_the_folder(tmp_path: Path) -> None:
 def test_a_row_of_another_schema_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"trcode": "L0_01", "cue": "a", "target": "b"}\n', encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"pairs\.jsonl:1: keys are \['trcode', 'cue', 'target'\]; they should be"
-    ):
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:1: keys are \['trcode', 'cue', 'target'\]; they should be"):
         validate.read_rows(path, validate.Pair)

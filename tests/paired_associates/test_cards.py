@@ -23,9 +23,7 @@ def pair_card() -> Card:
             items[trcode] = [
                 {
                     "trcode": trcode,
-                    "stimulus": f"{cue} goes with {target}."
-                    if phase == "encoding"
-                    else f"What went with {cue}?",
+                    "stimulus": f"{cue} goes with {target}." if phase == "encoding" else f"What went with {cue}?",
                     "phase": phase,
                     "word1": cue,
                     "word2": target,
@@ -258,9 +256,7 @@ FAULTS: dict[str, tuple[Callable[[Card], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "sentence"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_named_with_its_place(
-    written: Callable[..., Path], change: Callable[[Card], None], sentence: str
-):
+def test_a_fault_is_named_with_its_place(written: Callable[..., Path], change: Callable[[Card], None], sentence: str):
     card = pair_card()
     change(card)
     path = written(card)

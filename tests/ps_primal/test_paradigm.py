@@ -213,9 +213,7 @@ def test_a_trial_read_back_from_its_record_scores_the_same(style: str):
 
 def test_wrong_arguments_are_one_message_of_sentences():
     with pytest.raises(MindscopeError) as caught:
-        Settings.parse(
-            {"study": "full", "order": "random", "seed": -1, "style": "raw", "match": "fuzzy", "n": 3}
-        )
+        Settings.parse({"study": "full", "order": "random", "seed": -1, "style": "raw", "match": "fuzzy", "n": 3})
     assert str(caught.value).splitlines() == [
         "The arguments of ps_primal: 6 faults.",
         "  study: found 'full'; allowed: 'pair' or 'none'",

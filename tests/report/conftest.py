@@ -71,9 +71,7 @@ def legacy_row(row: Row, number: int) -> dict[str, Any]:
             "error_chain_str": "",
         }
     metrics = (
-        row.measured(OUTCOMES) | {"recall": row.value}
-        if row.scored
-        else {"scored_ok": 0.0, "recall": float("nan")}
+        row.measured(OUTCOMES) | {"recall": row.value} if row.scored else {"scored_ok": 0.0, "recall": float("nan")}
     )
     record = {
         "example_id": number,

@@ -72,9 +72,7 @@ def test_characters_that_hide_or_reorder_are_shown_as_code_points(hostile_page: 
 
 def test_the_page_loads_nothing(hostile_page: str) -> None:
     loading = ("src", "href", "xlink:href", "action", "data", "poster", "srcset", "background")
-    links = {
-        value for _, attrs in Page(hostile_page).elements for name, value in attrs.items() if name in loading
-    }
+    links = {value for _, attrs in Page(hostile_page).elements for name, value in attrs.items() if name in loading}
     assert all(link.startswith("#") for link in links)
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", hostile_page))
     assert "@import" not in hostile_page
@@ -86,9 +84,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
 
 
-@pytest.mark.parametrize(
-    "char", ["\u00a0", "\u00ad", "\u200d", "\u2028", "\u3164", "\ufe0f", "\ue000", "\r", "\x00"]
-)
+@pytest.mark.parametrize("char", ["\u00a0", "\u00ad", "\u200d", "\u2028", "\u3164", "\ufe0f", "\ue000", "\r", "\x00"])
 def test_what_cannot_be_seen_is_named(char: str) -> None:
     assert visible(f"a{char}b") == f"a⟨U+{ord(char):04X}⟩b"
 
@@ -103,9 +99,7 @@ def test_the_same_run_gives_the_same_bytes(writers, make_row, tmp_path: Path) ->
 
 
 def test_the_page_says_what_the_summary_says(write_run, make_row, tmp_path: Path) -> None:
-    rows = [
-        make_row(f"i{i}", "L5", outcome="correct" if i < 3 else "wrong", seconds=10.0 + i) for i in range(4)
-    ]
+    rows = [make_row(f"i{i}", "L5", outcome="correct" if i < 3 else "wrong", seconds=10.0 + i) for i in range(4)]
     rows += [
         make_row("gone", "L25", call_error="upstream 500"),
         make_row("odd", "L25", score_error="nan reward"),

@@ -109,9 +109,7 @@ def test_a_v1_rollout_saved_by_a_retry_is_scored(writers, make_row, tmp_path: Pa
     assert read_run(folder).rollouts[0].reward == 1.0
 
 
-def test_a_v1_episode_that_failed_after_its_trace_is_a_failed_score(
-    writers, make_row, tmp_path: Path
-) -> None:
+def test_a_v1_episode_that_failed_after_its_trace_is_a_failed_score(writers, make_row, tmp_path: Path) -> None:
     folder = writers["v1"](tmp_path, [make_row("a")])
     edited(folder, ok=False, errors=[{"type": "EnvError", "message": "finalize raised"}])
     rollout = read_run(folder).rollouts[0]
@@ -141,9 +139,7 @@ def test_a_v1_rollout_without_a_reward_is_a_failed_score(writers, make_row, tmp_
 
 
 @pytest.mark.parametrize("changes", [{"reward": None}, {"reward": math.nan}, {"metrics": {"scored_ok": 0.0}}])
-def test_a_legacy_rollout_without_a_reward_is_a_failed_score(
-    writers, make_row, tmp_path: Path, changes
-) -> None:
+def test_a_legacy_rollout_without_a_reward_is_a_failed_score(writers, make_row, tmp_path: Path, changes) -> None:
     folder = edited(writers["legacy"](tmp_path, [make_row("a")]), **changes)
     assert read_run(folder).rollouts[0].failure.kind == "score"
 
@@ -202,9 +198,7 @@ def test_nested_row_fields_become_factors(writers, make_row, tmp_path: Path) -> 
 
 
 def test_a_row_without_a_code_goes_by_its_number(writers, make_row, tmp_path: Path) -> None:
-    rollout = read_run(edited(writers["legacy"](tmp_path, [make_row("a")]), info={}, example_id=17)).rollouts[
-        0
-    ]
+    rollout = read_run(edited(writers["legacy"](tmp_path, [make_row("a")]), info={}, example_id=17)).rollouts[0]
     assert (rollout.item, rollout.condition, rollout.gold) == ("17", None, None)
 
 

@@ -66,9 +66,7 @@ def complete(stub: StubServer, prompt: str | list[str], **options):
 def get(url: str, data: dict | None = None) -> tuple[int, str]:
     body = None if data is None else json.dumps(data).encode()
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        ) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -237,9 +235,7 @@ def test_models_health_and_everything_else():
         status, body = get(f"{stub.base_url}/chat/completions/completions", {"prompt": "x"})
         assert (status, json.loads(body)["error"]["code"]) == (404, 404)
         assert get(f"{stub.base_url}/chat/completions")[0] == 404
-        assert (
-            stub.count(status=404) == stub.count("/v1/chat/completions/completions") + stub.count(CHAT) == 2
-        )
+        assert stub.count(status=404) == stub.count("/v1/chat/completions/completions") + stub.count(CHAT) == 2
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": []}, {"prompt": [1, 2]}, {"prompt": "x", "echo": True}])
@@ -367,9 +363,7 @@ def test_a_broken_stream_never_reaches_its_finish():
         assert chunks
         assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
     with StubServer(faults=ResetMidBody()) as stub, sync_client(stub, max_retries=2) as client:
-        stream = client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "x"}], stream=True
-        )
+        stream = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
         arrived = []
         with pytest.raises(Exception, match=r"(?i)connection") as caught:
             arrived.extend(stream)

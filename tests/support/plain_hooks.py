@@ -1,7 +1,7 @@
 """Models driven by bare PyTorch hooks: the definition that the white-box API is checked against.
 
-    with hooked(hf, {1: keep_or_replace}): hf(ids)      # block -> function of its output, which may return another
-    residuals(hf, ids)                                  # [block][position, d_model]
+with hooked(hf, {1: keep_or_replace}): hf(ids)      # block -> function of its output, which may return another
+residuals(hf, ids)                                  # [block][position, d_model]
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -203,9 +203,7 @@ class StubServer:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._script_errors: list[Exception] = []
 
-    def count(
-        self, path: str | None = None, status: int | None = None, fault: type[Fault] | None = None
-    ) -> int:
+    def count(self, path: str | None = None, status: int | None = None, fault: type[Fault] | None = None) -> int:
         """How many calls came to this path, were answered with this status, met this kind of fault."""
         return sum(
             path in (None, call.path)

@@ -4,10 +4,12 @@
     draws.mean([(row, 1.0), …])         # an Estimate
     draws.mean([(row, a - b), …])       # of a paired difference
 
-One set of draws serves every estimate of a report, so that its cells and its comparisons agree with one another.
+One set of draws serves every estimate of a report, so that its cells and its comparisons agree with one another. A
+template's draws are its own, whatever else is in the report.
 """
 
 from collections.abc import Iterable, Sequence
+from zlib import crc32
 
 import numpy as np
 from mindscope.statistics import CONFIDENCE, Array, Estimate, wilson
@@ -26,10 +28,10 @@ class PairBootstrap:
             places = pairs.setdefault(row.template, {})
             places.setdefault(row.pair_id, len(places))
         self._places = pairs
-        generator = np.random.default_rng(seed)
         self._weights: dict[str, Array] = {}
-        for template in sorted(pairs):
-            m = len(pairs[template])
+        for template, places in pairs.items():
+            generator = np.random.default_rng([seed, crc32(template.encode())])
+            m = len(places)
             self._weights[template] = generator.multinomial(m, np.full(m, 1 / m), RESAMPLES).astype(float)
 
     def mean(self, values: Sequence[tuple[Row, float]]) -> Estimate:

@@ -192,7 +192,7 @@ def score(
     from space_tracking.runs import ReadoutFolder, local_run, manifest
     from space_tracking.validation import validate
 
-    settings = Settings.parse({"prior": True, "route": "whitebox", **(env_args or {}), "whitebox_model": model})
+    settings = Settings.parse({"prior": True, **(env_args or {}), "route": "whitebox", "whitebox_model": model})
     rows = [row for trial in trials(settings) for row in trial.rows]
     prompts = [row.prompt for row in rows]
     if settings.prior:

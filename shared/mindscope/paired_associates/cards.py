@@ -69,9 +69,7 @@ class CardTrial(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     trcode: Text
-    stimulus: Annotated[
-        Any, AfterValidator(_not_blank), Field(description="text, an object or content blocks")
-    ]
+    stimulus: Annotated[Any, AfterValidator(_not_blank), Field(description="text, an object or content blocks")]
     parser: Parser = None
     fb: bool = True
     tools: list[Any] | None = None
@@ -256,8 +254,7 @@ def _pairing_faults(turns: list[_Turn]) -> list[Fault]:
         probe, again = probes[0], probes[1:]
         shown_cue = shown(probe.raw["word1"])
         faults += [
-            Fault(f"{turn.place}.word1", f"{shown_cue}, as in {probe.place}", "a cue tested once")
-            for turn in again
+            Fault(f"{turn.place}.word1", f"{shown_cue}, as in {probe.place}", "a cue tested once") for turn in again
         ]
         studied = studies.get(cue, [])
         if len(studied) != 1:

@@ -27,9 +27,7 @@ class Recall(BaseModel):
     """Of an intrusion, the index in `pairs` of the pair that its word belongs to."""
 
 
-def classify(
-    answer: Answer, pairs: Sequence[tuple[str, str]], probed: int, match: Match = "strict"
-) -> Recall:
+def classify(answer: Answer, pairs: Sequence[tuple[str, str]], probed: int, match: Match = "strict") -> Recall:
     """What `answer` is to the cue of `pairs[probed]`, where `pairs` are the (cue, target) of the whole list.
 
     A target that reads like an omission ("pass") is correct all the same. `lenient` forgives article, hyphen

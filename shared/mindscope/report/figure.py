@@ -54,16 +54,12 @@ def drawing() -> Iterator[None]:
 def svg(figure: Figure) -> str:
     """`figure` as an `<svg>` element; to be called within `drawing`."""
     buffer = io.StringIO()
-    figure.savefig(
-        buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-    )
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     markup = buffer.getvalue()
     return markup[markup.index("<svg") :]
 
 
-def interval_plot(
-    rows: Sequence[tuple[str, Estimate]], *, axis: str, reference: float | None = None
-) -> str:
+def interval_plot(rows: Sequence[tuple[str, Estimate]], *, axis: str, reference: float | None = None) -> str:
     """An `<svg>` element with one labelled point and interval a row, top to bottom, on a common axis.
 
     `axis` names the axis, which spans 0 to 1 when every number lies in it, and else what the numbers and
@@ -75,9 +71,7 @@ def interval_plot(
         axes = figure.subplots()
         for y, (_, estimate) in enumerate(rows):
             if estimate.low is not None and estimate.high is not None:
-                axes.plot(
-                    [estimate.low, estimate.high], [y, y], color=MARK, linewidth=2.2, solid_capstyle="butt"
-                )
+                axes.plot([estimate.low, estimate.high], [y, y], color=MARK, linewidth=2.2, solid_capstyle="butt")
             if estimate.value is not None:
                 axes.plot([estimate.value], [y], "o", color=MARK, markersize=6, clip_on=False, zorder=3)
         if reference is not None:

@@ -377,9 +377,7 @@ class V1Episode(_Raw):
         if trace.is_timeout and trace.stop_condition != "scoring_timeout":
             return Failure(kind="call", message=OUT_OF_TIME)
         rewards = list(trace.rewards.values())
-        scored = bool(rewards) and all(
-            reward is not None and math.isfinite(reward.value) for reward in rewards
-        )
+        scored = bool(rewards) and all(reward is not None and math.isfinite(reward.value) for reward in rewards)
         if not scored or metrics.get("scored_ok") == 0.0:
             return Failure(kind="score", message=NO_REWARD)
         return None

@@ -139,8 +139,7 @@ def further_metrics(summary: Summary) -> list[MetricSummary]:
 
     def repeats(metric: MetricSummary) -> bool:
         return any(
-            metric.metric.endswith(f"_{condition}") and metric.mean == reward
-            for condition, reward in rewards.items()
+            metric.metric.endswith(f"_{condition}") and metric.mean == reward for condition, reward in rewards.items()
         )
 
     return [metric for metric in summary.metrics if not repeats(metric)]
@@ -149,21 +148,16 @@ def further_metrics(summary: Summary) -> list[MetricSummary]:
 def format_text(summary: Summary) -> str:
     """The summary as aligned plain text, safe to print whatever the run's files contain."""
     s = summary
-    title = " · ".join(
-        label(part, 2 * _LONGEST_NAME) for part in (s.environment, s.model, s.base_url) if part
-    )
+    title = " · ".join(label(part, 2 * _LONGEST_NAME) for part in (s.environment, s.model, s.base_url) if part)
     headline = [
         f"mean reward {value_text(s.reward.value)}  95 % interval {interval_text(s.reward)}",
         f"over {s.scored} scored rollouts of {s.reward.clusters} items ({s.reward.method})",
-        f"{s.recorded} recorded = {s.scored} scored + {s.failed_calls} failed calls + "
-        f"{s.failed_scores} failed scores",
+        f"{s.recorded} recorded = {s.scored} scored + {s.failed_calls} failed calls + {s.failed_scores} failed scores",
     ]
     if s.cut_replies:
         headline.append(f"{s.cut_replies} scored replies were cut by the token limit")
     if s.torn_lines:
-        headline.append(
-            f"{s.torn_lines} half-written lines were skipped (the run was killed while writing them)"
-        )
+        headline.append(f"{s.torn_lines} half-written lines were skipped (the run was killed while writing them)")
     sections = ["\n".join([title or "unnamed run", *headline])]
     if s.conditions:
         rows = [
@@ -171,9 +165,7 @@ def format_text(summary: Summary) -> str:
              str(c.failed_calls), str(c.failed_scores))
             for c in s.conditions
         ]  # fmt: skip
-        sections.append(
-            table(("condition", "n", "reward", "95 % interval", "failed calls", "failed scores"), rows)
-        )
+        sections.append(table(("condition", "n", "reward", "95 % interval", "failed calls", "failed scores"), rows))
     if s.outcomes:
         names = [c.condition for c in s.conditions] if len(s.conditions) <= _COLUMNS_THAT_FIT else []
         rows_of_outcomes = [
@@ -189,8 +181,7 @@ def format_text(summary: Summary) -> str:
         )
     if metrics := further_metrics(s):
         rows_of_metrics = [
-            (_plain(m.metric), str(m.mean.n), value_text(m.mean.value), interval_text(m.mean))
-            for m in metrics
+            (_plain(m.metric), str(m.mean.n), value_text(m.mean.value), interval_text(m.mean)) for m in metrics
         ]
         sections.append(table(("metric", "n", "mean", "95 % interval"), rows_of_metrics))
     sections.append(_costs(s))

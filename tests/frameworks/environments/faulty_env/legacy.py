@@ -1,7 +1,8 @@
 import verifiers.legacy as vf
 from datasets import Dataset
-from faulty_env.paradigm import Score, Settings, score, trials
 from mindscope.frameworks.legacy import SingleTurn, StrictRubric, last_reply
+
+from faulty_env.paradigm import Score, Settings, score, trials
 
 
 def load_environment() -> vf.Environment:

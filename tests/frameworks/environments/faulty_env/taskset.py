@@ -1,8 +1,9 @@
 from collections.abc import Iterable
 
 import verifiers.v1 as vf
-from faulty_env.paradigm import Score, Settings, Trial, score, trials
 from mindscope.frameworks.v1 import DirectHarness, LocalEnv, PromptData, finite, last_reply
+
+from faulty_env.paradigm import Score, Settings, Trial, score, trials
 
 __all__ = ("DirectHarness", "FaultyTaskset", "LocalEnv")
 
