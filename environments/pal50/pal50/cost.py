@@ -26,7 +26,7 @@ class Estimate(BaseModel):
     sent: int
     """Over all calls; each sends the conversation so far."""
     new: int
-    """Of those, the ones that no earlier call of the same conversation sent: what a server that keeps prefixes reads."""
+    """Of those, the ones that no earlier call of the conversation sent: what a server that keeps prefixes reads."""
     generated: int
 
 

@@ -170,8 +170,7 @@ class Session:
         settings = self.design.settings
         if settings.feedback == "none" or not isinstance(step, TestStep):
             return ""
-        verdict = self._judge(step.pair, self._judge.read(reply), settings.match)
-        correct = verdict.outcome is Outcome.CORRECT
+        correct = self._judge.accepts(step.pair, self._judge.read(reply), settings.match)
         said = feedback(self.design.pairs[step.pair], correct, show=settings.feedback == "corrective")
         return said + ("\n" if self._raw else "\n\n")
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mindscope import answers
-from mindscope.answers import Answer, Match, folded, read_answer, read_completion, same_word
+from mindscope.answers import Answer, Match, folded, offers_several, read_answer, read_completion, same_word
 from mindscope.paired_associates.recall import classify
 from pydantic import BaseModel, ConfigDict
 
@@ -197,6 +197,7 @@ class Judge:
         self._settings = design.settings
         self._associates = design.associates
         self._tested = {step.pair for step in design.steps if isinstance(step, TestStep)}
+        self._known = {folded(word) for pair in design.pairs for word in (pair.first, pair.second)}
         self._words: dict[tuple[str, Direction], _Words] = {}
         self._rivals: dict[str, list[int]] = defaultdict(list)
         for place, pair in enumerate(design.pairs):
@@ -208,6 +209,8 @@ class Judge:
 
     def __call__(self, probed: int, answer: Answer, match: Match) -> Judgement:
         """What `answer` is to the cue of `Design.pairs[probed]`."""
+        if match == "strict" and folded(answer.text or "") not in self._known:
+            return Judgement(self._unlisted(probed, answer))
         words = self._words_for(self._pairs[probed])
         place = words.places.index(probed)
         recall = classify(answer, words.pairs, place, match)
@@ -218,13 +221,18 @@ class Judge:
             if rival != probed and same_word(text, words.pairs[words.places.index(rival)][1], match):
                 return Judgement(self._of_other_list(rival, probed), rival)
         if recall.source is None:
-            return Judgement(self._extra_list(probed, text, recall.detail))
+            return Judgement(self._unlisted(probed, answer))
         source = words.places[recall.source]
         if recall.detail == "list_cue":
             return Judgement(Outcome.CUE_INTRUSION, source)
         if self._in_list(source, self._pairs[probed].list):
             return Judgement(Outcome.LIST_INTRUSION, source)
         return Judgement(self._of_other_list(source, probed), source)
+
+    def accepts(self, probed: int, answer: Answer, match: Match) -> bool:
+        """Whether `answer` is right under that rule."""
+        near = same_word(answer.text or "", self._pairs[probed].target, match)
+        return near and self(probed, answer, match).outcome is Outcome.CORRECT
 
     def _words_for(self, asked: Pair) -> _Words:
         key = asked.list, asked.direction
@@ -245,11 +253,15 @@ class Judge:
         later = self._pairs[probed].list == "AB" != self._pairs[source].list
         return Outcome.LATER_LIST_INTRUSION if later else Outcome.PRIOR_LIST_INTRUSION
 
-    def _extra_list(self, probed: int, text: str, detail: str | None) -> Outcome:
+    def _unlisted(self, probed: int, answer: Answer) -> Outcome:
+        """What an answer is that gives no word of the session."""
+        if answer.outcome is not None:
+            return Outcome(answer.outcome.value)
+        text = answer.text or ""
         near = self._associates.get(folded(self._pairs[probed].cue), ())
         if any(same_word(text, word, self._settings.match) for word in near):
             return Outcome.SEMANTIC_EXTRA_LIST
-        return Outcome.MULTIPLE_ANSWERS if detail == "multiple_answers" else Outcome.EXTRA_LIST
+        return Outcome.MULTIPLE_ANSWERS if offers_several(text) else Outcome.EXTRA_LIST
 
 
 def read_confidence(reply: Reply) -> int | None:
@@ -296,11 +308,10 @@ def _places(design: Design) -> list[_Place | None]:
 
 def _scored(design: Design, step: TestStep, place: _Place, reply: Reply | None, judge: Judge) -> ScoredTrial:
     pair, settings = design.pairs[step.pair], design.settings
-    answer = None if reply is None else judge.read(reply)
-    verdicts = {match: _judged(judge, step.pair, answer, match) for match in ("strict", "lenient")}
-    outcome, source = verdicts[settings.match]
-    own, other = place.studied.get(step.pair), None if source is None else place.studied.get(source)
-    same_phase = own is not None and other is not None and own[0] == other[0]
+    given = reply or Reply(text=None)
+    answer = judge.read(given)
+    outcome, source = judge(step.pair, answer, settings.match) if reply else Judgement(Outcome.UNREACHED)
+    own = place.studied.get(step.pair)
     return ScoredTrial(
         cycle=step.cycle,
         list=pair.list,
@@ -314,23 +325,24 @@ def _scored(design: Design, step: TestStep, place: _Place, reply: Reply | None, 
         lag=place.lag,
         cue=pair.cue,
         target=pair.target,
-        reply=reply.text if reply else None,
+        reply=given.text,
         outcome=outcome,
-        correct=verdicts["strict"].outcome is Outcome.CORRECT,
-        lenient_correct=verdicts["lenient"].outcome is Outcome.CORRECT,
+        correct=judge.accepts(step.pair, answer, "strict"),
+        lenient_correct=judge.accepts(step.pair, answer, "lenient"),
         intrusion_source=None if source is None else design.pairs[source].trcode,
-        intrusion_distance=other[1] - own[1] if same_phase and own and other else None,
-        confidence=read_confidence(reply) if reply and settings.asks_confidence else None,
-        finish_reason=reply.finish_reason if reply else None,
-        input_tokens=reply.input_tokens if reply else None,
-        output_tokens=reply.output_tokens if reply else None,
+        intrusion_distance=None if source is None else _distance(own, place.studied.get(source)),
+        confidence=read_confidence(given) if settings.asks_confidence else None,
+        finish_reason=given.finish_reason,
+        input_tokens=given.input_tokens,
+        output_tokens=given.output_tokens,
         scored=pair.scored,
         feedback=settings.feedback,
     )
 
 
-def _judged(judge: Judge, probed: int, answer: Answer | None, match: Match) -> Judgement:
-    return Judgement(Outcome.UNREACHED) if answer is None else judge(probed, answer, match)
+def _distance(own: tuple[str, int] | None, other: tuple[str, int] | None) -> int | None:
+    """From one place of study to another, in the same phase."""
+    return other[1] - own[1] if own and other and own[0] == other[0] else None
 
 
 def _brier_pay(correct: bool, confidence: int | None) -> float:

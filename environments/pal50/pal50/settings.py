@@ -68,8 +68,8 @@ class Settings(BaseModel):
     render: Literal["clean", "psychscanner"] = "clean"
     """`psychscanner` sends the stimuli of a task card as that program does."""
     confidence: Literal["1-6", "off"] | None = None
-    """Whether each recall comes with a confidence from 1 (none) to 6 (complete). Left out, it does in a chat and does not
-    in a completion, where a base model would only copy those of the example."""
+    """Whether each recall comes with a confidence from 1 (none) to 6 (complete). Left out, it does in a chat and does
+    not in a completion, where a base model would only copy those of the example."""
     keep_reasoning: bool = False
     """Leave `<think>` blocks in the conversation, where they may rehearse the list."""
     match: Match = "strict"
