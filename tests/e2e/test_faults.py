@@ -181,6 +181,13 @@ def test_resume_refuses_to_mix_settings_and_a_new_run_to_overwrite(tmp_path: Pat
     assert "--resume" in again.stderr
 
 
+def test_a_dry_run_says_what_would_be_run_and_writes_nothing(tmp_path: Path) -> None:
+    done = verifiers_03().run("mindscope", "eval", "ps_primal", "-n", "7", "-r", "3", "--dry-run", cwd=tmp_path)
+    assert done.code == 0, done
+    assert "21 rollouts, 3 an item" in done.stdout
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

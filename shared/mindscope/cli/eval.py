@@ -57,6 +57,7 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The run's folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Run what the folder of -o still lacks.")] = False,
     api: Annotated[str, typer.Option(help="verifiers' runner: v1, or legacy (verifiers 0.3 only).")] = "v1",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     push: Annotated[bool, typer.Option("--push", help="Upload the finished run to Prime.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
 ) -> None:
@@ -82,6 +83,9 @@ def evaluate(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     expected = _expected_rollouts(paradigm, manifest)
+    if dry_run:
+        print(_plan(name, paradigm, manifest, expected))
+        return
     folder = _run_folder(output, manifest, resume=resume)
     _check_endpoint(endpoint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +161,17 @@ def _expected_rollouts(paradigm: ModuleType | None, manifest: Manifest) -> int:
         return 0
     items = len(paradigm.trials(paradigm.Settings.parse(manifest.env_args)))
     return min(items, manifest.n or items) * manifest.rollouts
+
+
+def _plan(name: str, paradigm: ModuleType | None, manifest: Manifest, expected: int) -> str:
+    """What a run would do; an environment whose cost is not plain says it in `<name>.cost.describe(settings)`."""
+    plan = (
+        f"{name} on {manifest.model} at {manifest.base_url}: {expected or 'all'} rollouts, {manifest.rollouts} an item"
+    )
+    if paradigm is None or find_spec(f"{name}.cost") is None:
+        return plan
+    settings = paradigm.Settings.parse(manifest.env_args)
+    return f"{plan}\n{import_module(f'{name}.cost').describe(settings)}"
 
 
 def _run_folder(output: Path | None, manifest: Manifest, *, resume: bool) -> Path:
