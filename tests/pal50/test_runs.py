@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -340,3 +340,40 @@ def test_a_run_of_another_environment_is_refused(tmp_path: Path) -> None:
         )  # fmt: skip
     with pytest.raises(MindscopeError, match=r"results\.jsonl:1: this rollout has no design of pal50"):
         read_items(tmp_path)
+
+
+def test_the_command_as_the_readme_has_it_with_verifiers_own_workers(tmp_path: Path) -> None:
+    with StubServer(policy(lambda now: perfect)) as stub:
+        done = verifiers_03().run(
+            "vf-eval", "pal50", "--provider", "local", "--api-base-url", stub.base_url, "-m", "stub", "-n", "2",
+            "-r", "2", "-s", "-d", "-A", "-o", str(tmp_path), "-a", '{"n_pairs": 10}', cwd=tmp_path,
+        )  # fmt: skip
+    assert done.code == 0, done
+    table = read_items(tmp_path)
+    assert Counter((row.participant, row.rollout) for row in table) == dict.fromkeys(product((0, 1), (0, 1)), 10)
+    assert all(row.correct for row in table)
+
+
+@pytest.mark.parametrize("runner", ["v1 on 0.3", "v1 on 0.4"])
+def test_a_chat_is_one_branch_of_the_trace_so_that_training_sees_one_sequence(tmp_path: Path, runner: str) -> None:
+    with StubServer(policy(lambda now: perfect)) as stub:
+        done = RUNNERS[runner](stub, tmp_path, 1, n_pairs=10)
+    assert done.code == 0, done
+    (file,) = tmp_path.rglob("traces.jsonl")
+    (trace,) = json.loads(file.read_text(encoding="utf-8"))["traces"]
+    assert [node.get("parent") for node in trace["nodes"]] == [None, *range(39)]
+    assert [node["sampled"] for node in trace["nodes"]] == [False] * 20 + [False, True] * 10
+
+
+def test_v1_validates_and_scores_again_offline(tmp_path: Path) -> None:
+    with StubServer(policy(lambda now: recency_only)) as stub:
+        RUNNERS["v1 on 0.4"](stub, tmp_path, 2)
+    valid = verifiers_04().run("vf-validate", "pal50", "--no-rich", "--runtime.type", "subprocess", cwd=tmp_path)
+    assert valid.code == 0, valid
+    (file,) = tmp_path.rglob("traces.jsonl")
+    before = rewards(file.parent)
+    again = verifiers_04().run("vf-replay", str(file.parent), "--rich", "false", cwd=tmp_path)
+    assert again.code == 0, again
+    found = [rewards(folder.parent) for folder in tmp_path.rglob("traces.jsonl")]
+    assert before == {0: pytest.approx(0.2), 1: pytest.approx(0.2)}
+    assert all(scores == before for scores in found)

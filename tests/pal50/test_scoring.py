@@ -431,3 +431,39 @@ def test_a_perfect_session_of_the_default_design() -> None:
     result = scored(trial.design, *texts)
     assert result.reward == 1.0
     assert {trial.outcome for trial in result.trials} == {Outcome.CORRECT}
+
+
+# ---- the whole taxonomy against a plain statement of it ----
+
+
+def stated(design: Design, number: int, word: str) -> Outcome:
+    """The outcome by membership in lists of words; all words of the stimuli are different, plain and lower case."""
+    own = asked(design, number)
+    tests = [design.pairs[step.pair] for step in design.steps if isinstance(step, TestStep)]
+    current = [pair for pair in tests if pair.list == own.list]
+    elsewhere = [pair for pair in design.pairs if pair not in current]
+    later = [pair for pair in elsewhere if own.list == "AB" and pair.list != "AB"]
+    other = Outcome.LATER_LIST_INTRUSION if later else Outcome.PRIOR_LIST_INTRUSION
+    if word == own.second:
+        return Outcome.CORRECT
+    if word == own.first:
+        return Outcome.CUE_REPETITION
+    if word in [pair.second for pair in elsewhere if pair.first == own.first]:
+        return other
+    if word in [pair.second for pair in current]:
+        return Outcome.LIST_INTRUSION
+    if word in [pair.first for pair in design.pairs]:
+        return Outcome.CUE_INTRUSION
+    return other if word in [pair.second for pair in elsewhere] else Outcome.EXTRA_LIST
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"lists": "AB-AC"}, {"lists": "AB-CD"}, {"lists": "AB-ABr"}, {"updates": 3}], ids=str
+)
+def test_every_word_of_a_session_at_every_cue(arguments: dict) -> None:
+    design = one(**arguments)
+    words = {word for pair in design.pairs for word in (pair.first, pair.second)} | {"zebra"}
+    n = sum(isinstance(step, TestStep) for step in design.steps)
+    for word in sorted(words):
+        found = [trial.outcome for trial in scored(design, *[recalled(word)] * n).trials]
+        assert found == [stated(design, number, word) for number in range(n)], word
