@@ -46,9 +46,8 @@ async def choose_endpoint(
     if settings.route == "generate":
         return None
     offer = await probe_once(client, model, routes)
-    needed = settings.route == "endpoint" or settings.prior or settings.reward == "logprob"
-    if offer.via is None and needed:
-        raise EndpointError(_nothing_offered(client, model, offer))
+    if settings.route == "endpoint" or settings.prior or settings.reward == "logprob":
+        Endpoint(client, model, offer)  # raises where there is no way in
     where = f"{public_url(client)}, model {model}"
     if offer.via is None:
         _say(
@@ -229,13 +228,6 @@ def _several_tokens(model: "LocalModel", ids: Sequence[Mapping[str, tuple[int, .
         f"colours of more than one token with the tokenizer of {model.source}: "
         f"{', '.join(list(cases)[:_SHOWN_TOKENS])}. A first token is not the colour, so it is not scored; "
         "multi_token='sequence' scores whole words instead, and labels them so"
-    )
-
-
-def _nothing_offered(client: AsyncOpenAI, model: str, offer: Offer) -> str:
-    return (
-        f"{public_url(client)} gives no next-token log-probabilities for {model!r} ({'; '.join(offer.notes)}), and "
-        "these settings need them; serve the model with `mindscope serve` or vLLM, or use route='whitebox'"
     )
 
 
