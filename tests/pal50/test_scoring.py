@@ -105,6 +105,13 @@ def test_the_factors_of_each_trial(design: Build) -> None:
     ]
 
 
+def test_each_cycle_counts_its_own_positions_and_lags(design: Build) -> None:
+    result = scored(design(cycles=2))
+    facts = [(t.cycle, t.trcode, t.study_position, t.test_position, t.lag) for t in result.trials]
+    one = [("tst_lion", 2, 1, 2), ("tst_salt", 3, 2, 2), ("tst_cat", 1, 3, 5)]
+    assert facts == [(cycle, *rest) for cycle in (1, 2) for rest in one]
+
+
 def test_tokens_and_finish_reasons_belong_to_their_own_trial(design: Build) -> None:
     replies = [
         Reply(text=GOLD, finish_reason="stop", input_tokens=100, output_tokens=7),

@@ -63,6 +63,11 @@ def test_a_chat_goes_on_with_the_replies_as_they_were_given(design: Build) -> No
     assert session.after_opening == [*session.prompt[7:-1], said("")]
 
 
+def test_a_backward_probe_shows_the_second_word(design: Build) -> None:
+    session = after(design(direction="backward"), "x")
+    assert session.prompt == [*STUDIED, ask("tiger"), said("x"), ask("pepper")]
+
+
 def test_without_confidence_the_scale_is_left_out(design: Build) -> None:
     assert after(design(confidence="off")).prompt[-1]["content"] == f"Which word was paired with lion?{FORM}"
 
