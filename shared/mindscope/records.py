@@ -10,6 +10,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,7 +19,7 @@ _RECORDED_LIBRARIES = ("verifiers", "openai", "datasets", "pydantic", "torch", "
 
 
 class Manifest(BaseModel):
-    """What was run. `comparable_with` says which fields of two runs differ in a way that forbids mixing them."""
+    """What was run. `differences` says what forbids mixing the rollouts of two runs."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -40,13 +41,19 @@ class Manifest(BaseModel):
     def differences(self, other: "Manifest") -> list[str]:
         """Fields in which two runs differ so that their rollouts must not be mixed, as `field: old -> new`."""
         fields = (
-            "environment", "environment_version", "data_sha256", "api", "model", "base_url", "sampling", "env_args",
-            "n", "rollouts",
+            "environment", "environment_version", "mindscope_version", "data_sha256", "api", "model", "sampling",
+            "env_args", "n", "rollouts",
         )  # fmt: skip
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in fields]
-        verifiers = (self.versions.get("verifiers"), other.versions.get("verifiers"))
-        pairs.append(("verifiers", *verifiers))
+        pairs.append(("base_url", _endpoint_identity(self.base_url), _endpoint_identity(other.base_url)))
+        pairs.append(("verifiers", self.versions.get("verifiers"), other.versions.get("verifiers")))
         return [f"{name}: {old!r} -> {new!r}" for name, old, new in pairs if old != new]
+
+
+def _endpoint_identity(base_url: str) -> str:
+    """The address without its port where it is this machine's: a server started again may get another."""
+    parts = urlsplit(base_url)
+    return "this machine" if parts.hostname in {"127.0.0.1", "localhost", "::1"} else base_url
 
 
 def installed_versions() -> dict[str, str]:

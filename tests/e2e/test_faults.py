@@ -10,10 +10,12 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.commands import Finished, Venv, verifiers_03, verifiers_04
+from support.oracle import oracle
 from support.stub_server import (
     Always,
     EmptyChoices,
@@ -27,9 +29,11 @@ from support.stub_server import (
     ResetMidBody,
     Rule,
     ServerError,
+    Stall,
     StubServer,
     TruncatedJSON,
     Unauthorized,
+    constant,
 )
 from support.subjects import PAIRS, cue_of, perfect
 
@@ -54,7 +58,7 @@ def runner(request: pytest.FixtureRequest) -> tuple[Venv, str]:
 
 def command(api: str, stub: StubServer, tmp_path: Path, *arguments: str) -> list[str]:
     return [
-        "mindscope", "eval", "ps_primal", "--base-url", stub.base_url, "--api", api,
+        "mindscope", "eval", "ps_primal", "--base-url", stub.base_url, "-m", "x", "--api", api,
         "-o", str(tmp_path / "run"), "--json", *arguments,
     ]  # fmt: skip
 
@@ -101,7 +105,7 @@ def test_every_fault_in_one_run(runner: tuple[Venv, str], tmp_path: Path) -> Non
     assert summary["reward"]["value"] == pytest.approx((N - 4) / (N - 2))
     outcomes = {row["outcome"]: row["count"] for row in summary["outcomes"] if row["count"]}
     assert outcomes == {"correct": N - 4, "omission": 1, "truncated": 1}
-    assert "2 rollouts failed" in done.stderr
+    assert "2 of them failed" in done.stderr
     for cue in CUES[:N]:
         if cue in lasting:
             assert first[cue] >= 1
@@ -113,20 +117,90 @@ def test_every_fault_in_one_run(runner: tuple[Venv, str], tmp_path: Path) -> Non
     assert second == dict.fromkeys(lasting, 1)
 
 
-def test_a_refused_key_is_never_retried_and_never_shown(runner: tuple[Venv, str], tmp_path: Path) -> None:
+def test_a_refused_key_is_never_retried_never_shown_and_stops_no_other_rollout(
+    runner: tuple[Venv, str], tmp_path: Path
+) -> None:
     venv, api = runner
     key = "sk-canary-0123456789"
-    with StubServer(perfect(), faults=Always(Unauthorized())) as stub:
-        done = venv.run(*command(api, stub, tmp_path, "-n", "3"), cwd=tmp_path, VLLM_API_KEY=key)
-        assert set(calls(stub).values()) == {1}
+    with StubServer(perfect(), faults=only(CUES[1], Always(Unauthorized()))) as stub:
+        done = venv.run(*command(api, stub, tmp_path, "-n", "4", "-c", "1"), cwd=tmp_path, VLLM_API_KEY=key)
+        assert calls(stub) == dict.fromkeys(CUES[:4], 1)
         assert all(key in call.headers["Authorization"] for call in stub.requests if call.prompt)
-    assert done.code != 0, done
-    if done.stdout:
-        assert done.json["scored"] == 0
-        assert done.json["reward"]["value"] is None
-    assert "401" in done.stderr
+    assert done.code == 1, done
+    assert (done.json["scored"], done.json["failed_calls"]) == (3, 1)
     assert key not in done.stdout + done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+def test_a_rollout_that_runs_out_of_time_is_unscored(tmp_path: Path) -> None:
+    slow = only(CUES[1], Always(Stall(30)))
+    with StubServer(perfect(), faults=slow) as stub:
+        legacy = verifiers_03().run(
+            "vf-eval", "ps_primal", "-p", "local", "-b", stub.base_url, "-m", "x", "-n", "3", "-r", "1", "-s", "-d",
+            "-A", "-o", str(tmp_path / "legacy"), "--timeout", "3", "--disable-env-server", cwd=tmp_path,
+        )  # fmt: skip
+        assert legacy.code == 0, legacy
+        v1 = verifiers_04().run(
+            "vf-eval", "ps-primal", "-m", "x", "-n", "3", "--client.base-url", stub.base_url, "--client.api-key-var",
+            "VLLM_API_KEY", "--env.agent.timeout.rollout", "3", "--no-push", "--no-rich", "-o", str(tmp_path / "v1"),
+            cwd=tmp_path,
+        )  # fmt: skip
+        assert v1.code == 0, v1
+    for folder in ("legacy", "v1"):
+        done = verifiers_03().run("mindscope", "report", str(tmp_path / folder), "--json", cwd=tmp_path)
+        assert done.code == 0, done
+        assert done.json["scored"] == 2
+        assert done.json["reward"]["value"] == 1.0
+
+
+def test_two_processes_do_not_share_a_folder_and_a_run_resumes_at_another_pace(tmp_path: Path) -> None:
+    venv = verifiers_03()
+    hanging = only(CUES[3], Always(Stall(60)))
+    with StubServer(perfect(), faults=hanging) as stub:
+        first = venv.start(*command("v1", stub, tmp_path, "-n", "4"), cwd=tmp_path)
+        wait_for(lambda: sum(calls(stub).values()) == 4)
+        second = venv.run(*command("v1", stub, tmp_path, "-n", "4", "--resume"), cwd=tmp_path)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+        assert second.code == 2, second
+        assert "another process is running" in second.stderr
+        stub.rules = []
+        third = venv.run(*command("v1", stub, tmp_path, "-n", "4", "--resume", "-c", "1"), cwd=tmp_path)
+    assert third.code == 0, third
+    assert third.json["scored"] == 4
+
+
+def test_a_run_killed_before_its_first_row_can_be_resumed(runner: tuple[Venv, str], tmp_path: Path) -> None:
+    venv, api = runner
+    with StubServer(perfect(), faults=Always(Stall(60))) as stub:
+        process = venv.start(*command(api, stub, tmp_path, "-n", "2"), cwd=tmp_path)
+        wait_for(lambda: sum(calls(stub).values()) == 2)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        stub.rules = []
+        done = evaluate(runner, stub, tmp_path, "-n", "2", "--resume")
+    assert done.code == 0, done
+    assert done.json["scored"] == 2
+
+
+def test_a_task_card_that_changed_is_not_resumed(tmp_path: Path) -> None:
+    card = tmp_path / "card.json"
+    card.write_bytes(oracle("psychscanner/pal50.json").read_bytes())
+    arguments = ("-n", "2", "--env-args", json.dumps({"task_card": str(card)}))
+    runner = verifiers_03(), "v1"
+    with StubServer(constant("<recall>umbrella</recall>")) as stub:
+        assert evaluate(runner, stub, tmp_path, *arguments).code == 0
+        card.write_text(card.read_text().replace("umbrella", "parasol"))
+        done = evaluate(runner, stub, tmp_path, *arguments, "--resume")
+    assert done.code == 2
+    assert "data_sha256" in done.stderr
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_killed_run_resumes_with_each_missing_call_made_once(runner: tuple[Venv, str], tmp_path: Path) -> None:
@@ -140,9 +214,7 @@ def test_a_killed_run_resumes_with_each_missing_call_made_once(runner: tuple[Ven
     arguments = ("-n", str(n), "-c", "2")
     with StubServer(slow) as stub:
         process = venv.start(*command(api, stub, tmp_path, *arguments), cwd=tmp_path)
-        deadline = time.monotonic() + 120
-        while sum(calls(stub).values()) < 7 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: sum(calls(stub).values()) >= 7)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         saved = saved_cues(tmp_path / "run")
@@ -202,6 +274,11 @@ def test_a_dry_run_says_what_would_be_run_and_writes_nothing(tmp_path: Path) -> 
         (["eval", "ps_primal", "--provider", "nowhere"], "--provider is 'nowhere'"),
         (["eval", "ps_primal", "--api", "v2"], "--api is 'v2'"),
         (["eval", "ps_primal", "--resume"], "--resume needs -o"),
+        (["eval", "ps_primal", "--base-url", "http://me:pw@127.0.0.1:9/v1", "-m", "x"], "user name or password"),
+        (["eval", "ps_primal", "--api-key-var", "sk-a-key"], "not the name of a variable"),
+        (["eval", "ps_primal", "--sampling", '{"temperature": NaN}'], "NaN"),
+        (["eval", "ps_primal", "--provider", "openai"], "-m is missing"),
+        (["eval", "os"], "no environment"),
         (["eval", "ps_primal", "--env-args", '{"task_card": "absent.json"}'], "absent.json"),
     ],
 )

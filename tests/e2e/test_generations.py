@@ -81,7 +81,7 @@ def test_mindscope_eval(tmp_path: Path, generation: str, arguments: list[str]) -
     venv = verifiers_03() if generation == "0.3" else verifiers_04()
     with StubServer(recalls_levels(*KNOWN)) as stub:
         done = venv.run(
-            "mindscope", "eval", "ps-primal", "--provider", "local", "--base-url", stub.base_url, *arguments,
+            "mindscope", "eval", "ps-primal", "--provider", "local", "--base-url", stub.base_url, "-m", "x", *arguments,
             "-o", str(tmp_path / "run"), "--json", cwd=tmp_path,
         )  # fmt: skip
     if (generation, arguments[1]) == ("0.4", "legacy"):

@@ -10,6 +10,7 @@ next token. The gain is the log-probability with the pair studied minus without,
 from collections.abc import Callable, Mapping, Sequence
 
 from mindscope.errors import MindscopeError
+from mindscope.report.text import interval_text, table, value_text
 from mindscope.statistics import Estimate, mean_interval
 from pydantic import BaseModel, ConfigDict
 
@@ -42,13 +43,14 @@ class Readout(BaseModel):
 
     def format_text(self) -> str:
         title = f"ps_primal read out of {self.model}: the target after the prompt, with the pair studied and with none"
-        head = f"{'level':<6} {'n':>4} {'first, studied':>21} {'first, control':>21} {'gain in nats':>21}"
+        header = ["level", "n", "first, studied", "first, control", "gain in nats"]
         rows = []
         for row in self.levels:
             estimates = (row.first_studied, row.first_control, row.gain)
-            rows.append(f"{row.level:<6} {row.gain.n:>4} {' '.join(f'{_shown(each):>21}' for each in estimates)}")
+            shown = [f"{value_text(each.value)} {interval_text(each)}" for each in estimates]
+            rows.append([row.level, str(row.gain.n), *shown])
         note = "95 % intervals: Wilson for shares, bootstrap over items for the gain"
-        return "\n".join([title, head, *rows, note])
+        return "\n".join([title, table(header, rows), note])
 
 
 def score(
@@ -111,9 +113,3 @@ def _level(
         logprob_control=mean(control),
         gain=mean([with_pair - without for with_pair, without in zip(studied, control, strict=True)]),
     )
-
-
-def _shown(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "undefined"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -1,12 +1,12 @@
 """What several commands read from their arguments: an environment's modules, and JSON objects."""
 
-import json
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from mindscope.errors import MindscopeError
+from mindscope.stimuli import loads
 
 
 def environment_name(env: str) -> str:
@@ -28,8 +28,8 @@ def environment_module(env: str, module: str, command: str) -> ModuleType:
 def json_object(option: str, text: str) -> dict[str, Any]:
     """The JSON object given to `option`; raises MindscopeError that shows the right form."""
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
+        value = loads(text)
+    except ValueError as error:
         raise MindscopeError(f"{option} is not JSON ({error}); write it as '{{\"name\": value}}'") from None
     if not isinstance(value, dict):
         raise MindscopeError(f"{option} is a JSON {type(value).__name__}; it must be an object, '{{\"name\": value}}'")

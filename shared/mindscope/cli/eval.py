@@ -14,17 +14,19 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import typer
-from openai import APIConnectionError, OpenAI, OpenAIError
+from openai import APIConnectionError, NotFoundError, OpenAI, OpenAIError
 
 from mindscope import __version__
 from mindscope.cli.arguments import environment_name, json_object
+from mindscope.cli.run_folder import check_folder, claimed, gathered
 from mindscope.cli.runners import Launch, Runner, runner
 from mindscope.cli.secrets import Secret
 from mindscope.errors import MindscopeError
-from mindscope.records import MANIFEST, Manifest, installed_versions, write_whole
+from mindscope.records import Manifest, installed_versions
 from mindscope.report.runs import Run, read_run
 from mindscope.report.summary import format_text, summarise
 from mindscope.stimuli import data_path, sha256
@@ -43,12 +45,16 @@ PROVIDERS = {
 }
 
 
+_LONGEST_NAME = 120
+"""Of a run folder, in characters."""
+
+
 def evaluate(
     env: Annotated[str, typer.Argument(help="Environment, as ps_primal or ps-primal; it must be installed.")],
     provider: Annotated[str, typer.Option(help=f"Where the model is served: {', '.join(PROVIDERS)}.")] = "local",
     base_url: Annotated[str | None, typer.Option(help="Another OpenAI-compatible endpoint.")] = None,
     api_key_var: Annotated[str | None, typer.Option(help="Variable that holds the endpoint's key.")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="Model name at that endpoint.")] = "embedded",
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name there. [local: embedded]")] = None,
     n: Annotated[int | None, typer.Option("-n", min=1, help="Items to run; all when left out.")] = None,
     rollouts: Annotated[int, typer.Option("-r", "--rollouts", min=1, help="Rollouts an item.")] = 1,
     concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Calls in flight.")] = 8,
@@ -63,20 +69,21 @@ def evaluate(
 ) -> None:
     """Run an environment on a model; print its scores with n and intervals. Exits 1 when a rollout failed."""
     run_with = runner(api)
-    endpoint = _endpoint(provider, base_url, api_key_var)
     name = environment_name(env)
     paradigm = _paradigm(name)
+    endpoint = _endpoint(provider, base_url, api_key_var)
+    arguments = json_object("--env-args", env_args)
     manifest = Manifest(
         environment=name,
         environment_version=_environment_version(name),
         mindscope_version=__version__,
-        data_sha256={file: sha256(data_path(file)) for file in getattr(paradigm, "DATA_FILES", ())},
+        data_sha256=_data_hashes(paradigm, arguments),
         api=api,
-        model=model,
+        model=_model(model, provider),
         base_url=endpoint.base_url,
         api_key_var=endpoint.api_key_var,
         sampling=json_object("--sampling", sampling),
-        env_args=json_object("--env-args", env_args),
+        env_args=arguments,
         n=n,
         rollouts=rollouts,
         versions=installed_versions(),
@@ -86,14 +93,17 @@ def evaluate(
     if dry_run:
         print(_plan(name, paradigm, manifest, expected))
         return
-    folder = _run_folder(output, manifest, resume=resume)
+    if resume and output is None:
+        raise MindscopeError("--resume needs -o, the folder of the run to go on with")
+    folder = output or _default_folder(manifest)
+    check_folder(folder, manifest, resume=resume)
     _check_endpoint(endpoint)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not resume:
-        write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-    dashboard = sys.stdout.isatty() and not as_json
-    results = _run(run_with, manifest, Launch(folder, concurrency, resume, push, dashboard))
-    run = read_run(results)
+    launch = Launch(folder, concurrency, resume, push, dashboard=sys.stdout.isatty() and not as_json)
+    with claimed(folder, manifest):
+        given_up = _run(run_with, manifest, launch)
+    if not gathered(folder):
+        raise MindscopeError(f"no rollout was run: {given_up or 'verifiers found none to run'}")
+    run = read_run(folder)
     summary = summarise(run)
     if as_json:
         print(summary.to_json())
@@ -101,51 +111,79 @@ def evaluate(
         print(format_text(summary))
         _write_report(run, folder / "report.html")
     failed = sum(rollout.failure is not None for rollout in run.rollouts)
-    missing = max(expected - len(run.rollouts), 0)
-    if failed or missing:
+    if given_up or failed or (expected and len(run.rollouts) != expected):
         print(
-            f"mindscope: {failed} rollouts failed and {missing} are missing of {max(expected, len(run.rollouts))}; "
-            f"the same command with -o {folder} --resume runs them again",
+            f"mindscope: {len(run.rollouts)} of {expected or 'all'} rollouts are there, {failed} of them failed; the "
+            f"same command with --resume -o {folder} runs what is missing and what failed",
             file=sys.stderr,
         )
+        if given_up:
+            print(f"mindscope: {given_up}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _run(run_with: Runner, manifest: Manifest, launch: Launch) -> Path:
+def _run(run_with: Runner, manifest: Manifest, launch: Launch) -> str | None:
+    """Run to the end; returns why verifiers gave the run up, if it did."""
     secret = Secret(manifest.api_key_var)
     with secret.kept_out_of(launch.folder):
         try:
-            return run_with(manifest, launch)
+            run_with(manifest, launch)
         except MindscopeError:
             raise
-        except Exception as error:
-            raise MindscopeError(
-                f"verifiers gave the run up: {type(error).__name__}: {secret.removed_from(str(error))}. What was "
-                f"gathered is in {launch.folder}; mend the cause and add --resume -o {launch.folder}"
-            ) from None
+        except (Exception, SystemExit) as error:
+            return secret.removed_from(f"verifiers gave the run up: {type(error).__name__}: {error}")
+    return None
 
 
 def _endpoint(provider: str, base_url: str | None, api_key_var: str | None) -> Provider:
     if provider not in PROVIDERS:
         raise MindscopeError(f"--provider is {provider!r}; it is one of {', '.join(PROVIDERS)}, or give --base-url")
     known = PROVIDERS[provider]
+    if not (api_key_var or known.api_key_var).isidentifier():
+        raise MindscopeError("--api-key-var is not the name of a variable; give the name, and keep the key in it")
+    if "@" in urlsplit(base_url or "").netloc:
+        raise MindscopeError("--base-url holds a user name or password; keep it in the variable of --api-key-var")
     return Provider(base_url or known.base_url, api_key_var or known.api_key_var)
 
 
+def _model(model: str | None, provider: str) -> str:
+    if model is None and provider != "local":
+        raise MindscopeError("-m is missing: name the model as the endpoint does")
+    return model or "embedded"
+
+
 def _check_endpoint(endpoint: Provider) -> None:
-    """One call before many: an endpoint that refuses connections stops the run before it starts."""
+    """One call before many: an endpoint that is not there stops the run before it starts."""
     try:
         OpenAI(base_url=endpoint.base_url, api_key="EMPTY", max_retries=1, timeout=10).models.list()
     except APIConnectionError:
         raise MindscopeError(
             f"nothing answers at {endpoint.base_url}; start one with `mindscope serve`, or give --base-url"
         ) from None
-    except OpenAIError:
+    except NotFoundError:
+        if not endpoint.base_url.rstrip("/").endswith("/v1"):
+            raise MindscopeError(
+                f"there is no /models below {endpoint.base_url}; give --base-url as the server's manual does, "
+                "most often up to and with /v1"
+            ) from None
+    except (OpenAIError, ValueError):
         return
 
 
 def _paradigm(name: str) -> ModuleType | None:
-    return import_module(f"{name}.paradigm") if find_spec(f"{name}.paradigm") else None
+    """The environment's own module, where it is one of ours: `Settings`, `trials` and `DATA_FILES`."""
+    try:
+        found = find_spec(f"{name}.paradigm")
+    except ModuleNotFoundError:
+        raise MindscopeError(f"{name!r} is a module and no environment") from None
+    return import_module(f"{name}.paradigm") if found else None
+
+
+def _data_hashes(paradigm: ModuleType | None, arguments: dict[str, Any]) -> dict[str, str]:
+    """SHA-256 of the stimuli, and of every file that the arguments name."""
+    named = {str(value): Path(value) for value in arguments.values() if isinstance(value, str) and value}
+    files = {name: data_path(name) for name in getattr(paradigm, "DATA_FILES", ())}
+    return {name: sha256(path) for name, path in (files | named).items() if path.is_file()}
 
 
 def _environment_version(name: str) -> str:
@@ -174,27 +212,9 @@ def _plan(name: str, paradigm: ModuleType | None, manifest: Manifest, expected: 
     return f"{plan}\n{import_module(f'{name}.cost').describe(settings)}"
 
 
-def _run_folder(output: Path | None, manifest: Manifest, *, resume: bool) -> Path:
-    """The folder of this run, not yet made; refuses one that holds something else."""
-    if output is None:
-        if resume:
-            raise MindscopeError("--resume needs -o, the folder of the run to go on with")
-        slug = re.sub(r"[^\w.-]+", "-", f"{manifest.environment}--{manifest.model}--{manifest.started}")
-        output = Path("outputs") / slug
-    path = output / MANIFEST
-    if resume:
-        if not path.is_file():
-            raise MindscopeError(f"{output} holds no {MANIFEST}, so there is no run of `mindscope eval` to resume")
-        saved = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
-        if differences := saved.differences(manifest):
-            raise MindscopeError(
-                f"{output} was run with other settings, and mixing them would spoil it: {'; '.join(differences)}. "
-                "Repeat the first command with --resume, or choose another -o"
-            )
-        return output
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise MindscopeError(f"{output} exists and is not an empty folder; add --resume to go on, or choose another -o")
-    return output
+def _default_folder(manifest: Manifest) -> Path:
+    slug = re.sub(r"[^\w.-]+", "-", f"{manifest.environment}--{manifest.model}--{manifest.started}")
+    return Path("outputs") / slug[:_LONGEST_NAME]
 
 
 def _write_report(run: Run, path: Path) -> None:

@@ -22,8 +22,8 @@ class Launch(NamedTuple):
     dashboard: bool
 
 
-Runner = Callable[[Manifest, Launch], Path]
-"""Runs to the end and returns the folder that holds the results file. Writes nothing on stdout but the dashboard."""
+Runner = Callable[[Manifest, Launch], None]
+"""Runs to the end. Writes nothing on stdout but the dashboard."""
 
 
 def runner(api: str) -> Runner:
@@ -44,33 +44,46 @@ def runner(api: str) -> Runner:
     return _run_legacy
 
 
-def _run_v1(manifest: Manifest, launch: Launch) -> Path:
+def _run_v1(manifest: Manifest, launch: Launch) -> None:
     from verifiers.v1.cli.eval.main import main
 
-    config: dict[str, Any] = {
-        "env": {"taskset": {"id": manifest.environment, **manifest.env_args}},
-        "model": manifest.model,
+    place: dict[str, Any] = {
         "client": {"base_url": manifest.base_url, "api_key_var": manifest.api_key_var},
-        "sampling": manifest.sampling,
-        "num_rollouts": manifest.rollouts,
         "max_concurrent": launch.concurrency,
         "rich": {} if launch.dashboard else None,
-        "push": launch.push,
         "output_dir": str(launch.folder.parent),
         "run": {"name": launch.folder.name, "dir": launch.folder.name},
     }
-    if version("verifiers").startswith("0.3."):
-        config |= {"serve": None, "num_tasks": manifest.n}
+    saved = launch.folder / "configs" / "resolved" / "eval.json"
+    if launch.resume and saved.is_file():
+        # verifiers resumes under the saved configuration only; where and how fast it runs may differ.
+        old = json.loads(saved.read_text(encoding="utf-8"))
+        for name, value in place.items():
+            old[name] = {**old[name], **value} if isinstance(value, dict) and old.get(name) else value
+        write_whole(saved, json.dumps(old, indent=2) + "\n")
+        arguments = ["@", str(saved), "--resume"]
     else:
-        config |= {"select": {"limit": manifest.n}}
-    path = launch.folder / "eval.json"
-    write_whole(path, json.dumps(config, indent=2) + "\n")
+        path = launch.folder / "eval.json"
+        write_whole(path, json.dumps({**place, **_what(manifest), "push": launch.push}, indent=2) + "\n")
+        arguments = ["@", str(path)]
     with contextlib.nullcontext() if launch.dashboard else _silenced():
-        main(["@", str(path), *(["--resume"] if launch.resume else [])])
-    return launch.folder
+        main(arguments)
 
 
-def _run_legacy(manifest: Manifest, launch: Launch) -> Path:
+def _what(manifest: Manifest) -> dict[str, Any]:
+    """The part of a v1 configuration that decides the result."""
+    config: dict[str, Any] = {
+        "env": {"taskset": {"id": manifest.environment, **manifest.env_args}},
+        "model": manifest.model,
+        "sampling": manifest.sampling,
+        "num_rollouts": manifest.rollouts,
+    }
+    if version("verifiers").startswith("0.3."):
+        return config | {"serve": None, "num_tasks": manifest.n}
+    return config | {"select": {"limit": manifest.n}}
+
+
+def _run_legacy(manifest: Manifest, launch: Launch) -> None:
     from verifiers.legacy.scripts.eval import main
 
     if launch.push:
@@ -84,13 +97,11 @@ def _run_legacy(manifest: Manifest, launch: Launch) -> Path:
         "--save-results", "--output-dir", str(launch.folder), "--disable-tui", "--abbreviated-summary",
         "--disable-env-server",
     ]  # fmt: skip
-    if launch.resume:
-        results = _legacy_results(launch.folder)
-        _drop_failed_rows(results / "results.jsonl")
-        arguments += ["--resume", str(results)]
+    if launch.resume and (results := _legacy_results(launch.folder)):
+        _drop_failed_rows(results)
+        arguments += ["--resume", str(results.parent)]
     with _silenced():
         main(arguments)
-    return _legacy_results(launch.folder)
 
 
 @contextlib.contextmanager
@@ -100,11 +111,11 @@ def _silenced() -> Iterator[None]:
         yield
 
 
-def _legacy_results(folder: Path) -> Path:
+def _legacy_results(folder: Path) -> Path | None:
     found = sorted(folder.glob("evals/*/*/results.jsonl"))
-    if len(found) != 1:
+    if len(found) > 1:
         raise MindscopeError(f"{folder} holds {len(found)} legacy result files; a run folder holds one")
-    return found[0].parent
+    return found[0] if found else None
 
 
 def _drop_failed_rows(path: Path) -> None:

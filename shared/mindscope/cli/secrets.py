@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 from mindscope.records import write_whole
 
-_SHORTEST_SECRET = 8
-"""Shorter values ("EMPTY", "x") are placeholders, and would hit ordinary text."""
+_SHORTEST_SECRET = 16
+"""Shorter values ("EMPTY", "embedded") are placeholders, and would hit ordinary text."""
 
 
 class Secret:

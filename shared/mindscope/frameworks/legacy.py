@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import verifiers.legacy as vf
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, AuthenticationError, PermissionDeniedError
 from verifiers.legacy.clients import Client, OpenAIChatCompletionsClient, OpenAICompletionsClient
 
 from mindscope.frameworks.context import overflows
@@ -30,6 +30,10 @@ class Scored(Protocol):
 
 class ScoringError(vf.Error):
     """The model answered, and scoring its answer failed. Not a wrong answer, and not a failed call."""
+
+
+class TimedOut(vf.Error):
+    """The run's time limit ended a rollout. Nothing was answered, so there is nothing to score."""
 
 
 class StrictRubric(vf.Rubric):
@@ -58,6 +62,8 @@ class StrictRubric(vf.Rubric):
 
     def _score_one(self, state: vf.State) -> None:
         state["reward"], state["metrics"] = math.nan, {"scored_ok": 0.0}
+        if state.get("timed_out") and state.get("error") is None:
+            state["error"] = TimedOut("the rollout ran out of time before it was answered")
         if state.get("error") is not None:
             return
         try:
@@ -73,7 +79,8 @@ class StrictRubric(vf.Rubric):
 
 
 class _Prepared(vf.MultiTurnEnv):
-    """With `raw` the prompt reaches the model verbatim, whichever client the run uses."""
+    """With `raw` the prompt reaches the model verbatim, whichever client the run uses. A refused key fails the
+    rollout, not the run."""
 
     def __init__(self, *, raw: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -84,6 +91,13 @@ class _Prepared(vf.MultiTurnEnv):
         sampling = state["sampling_args"] or {}
         state["sampling_args"] = self.sampling_args | {k: v for k, v in sampling.items() if v is not None}
         return state
+
+    async def get_model_response(self, state: vf.State, prompt: vf.Messages, **kwargs: Any) -> vf.Response:
+        try:
+            return await super().get_model_response(state, prompt, **kwargs)
+        except (AuthenticationError, PermissionDeniedError) as error:
+            # verifiers lets these two end the whole evaluation; they are failed calls like any other.
+            raise vf.ModelError(str(error)) from error
 
 
 class SingleTurn(_Prepared, vf.SingleTurnEnv):
@@ -103,9 +117,9 @@ class MultiTurn(_Prepared):
 
 
 def last_reply(state: vf.State) -> tuple[str | None, str | None]:
-    """The text of the last model turn and its finish reason; `(None, None)` before the first turn."""
+    """The text of the last model turn and its finish reason; raises LookupError where no reply was recorded."""
     if not state["trajectory"]:
-        return None, None
+        raise LookupError("no reply was recorded")
     message = state["trajectory"][-1]["response"].message
     return message.content, message.finish_reason
 

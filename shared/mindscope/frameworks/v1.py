@@ -42,6 +42,8 @@ class PromptData(vf.TaskData):
 class DirectHarnessConfig(vf.HarnessConfig):
     max_retries: int = Field(5, ge=0)
     """Times a failed call is sent again (connection faults, 408, 409, 429 and 5xx only)."""
+    call_timeout_s: float = Field(600.0, gt=0)
+    """Longest wait for one reply, in seconds; a call that takes longer is sent again."""
     raw_prompt_via: Literal["template_kwargs", "chat_template"] = "template_kwargs"
     """How a raw prompt passes through a chat endpoint: `template_kwargs` for `mindscope serve`, `chat_template`
     for servers that take a template with the request (vLLM with trusted request templates)."""
@@ -73,7 +75,7 @@ class DirectHarness(vf.Harness[DirectHarnessConfig]):
             base_url=endpoint,
             api_key=secret,
             max_retries=self.config.max_retries,
-            http_client=DefaultAsyncHttpxClient(verify=_certificates(), timeout=None),
+            http_client=DefaultAsyncHttpxClient(verify=_certificates(), timeout=self.config.call_timeout_s),
         ) as client:
             try:
                 # `chat.completions.create` would walk through every message of the conversation on every turn
@@ -150,9 +152,14 @@ def last_finish_reason(trace: vf.Trace) -> str | None:
 
 
 def last_reply(trace: vf.Trace) -> str | None:
-    """The last reply exactly as the model wrote it (verifiers' own `Trace.last_reply` strips it)."""
+    """The last reply exactly as the model wrote it (verifiers' own `Trace.last_reply` strips it).
+
+    Raises LookupError where no reply was recorded, as after a timeout: that is nothing to score.
+    """
     replies = trace.assistant_messages
-    return replies[-1].content if replies else None
+    if not replies:
+        raise LookupError("no reply was recorded")
+    return replies[-1].content
 
 
 @cache
