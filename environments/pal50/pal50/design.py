@@ -377,11 +377,9 @@ def _rotated(
     _random(settings, "groups").shuffle(dealt)
     dealt.sort(key=lambda number: pairs[number].similarity)
     groups = [dealt[start::LEVELS] for start in range(LEVELS)]
-    return [
-        number
-        for fifth in range(LEVELS)
-        for number in rng.sample(groups[(fifth - turn) % LEVELS], len(groups[(fifth - turn) % LEVELS]))
-    ]
+    for group in groups:
+        rng.shuffle(group)
+    return [number for fifth in range(LEVELS) for number in groups[(fifth - turn) % LEVELS]]
 
 
 def _test_order(

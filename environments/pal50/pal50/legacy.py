@@ -46,10 +46,9 @@ class Pal50Env(MultiTurn):
         self._rows = rows
 
     async def setup_state(self, state: vf.State) -> vf.State:
-        await super().setup_state(state)
         state["session"] = Session(self._rows[state["info"]["participant"]].design)
         state["info"]["replies"] = []
-        return state
+        return await super().setup_state(state)
 
     @vf.stop
     async def session_finished(self, state: vf.State) -> bool:
