@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from pal50.paradigm import Session, Settings, describe, estimate_tokens, trials
+from pal50.cost import describe, estimate_tokens
+from pal50.paradigm import Session, Settings, trials
 from support.commands import Finished, Venv, verifiers_03, verifiers_04
 
 ARGUMENTS = {

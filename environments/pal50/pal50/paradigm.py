@@ -5,17 +5,14 @@ the whole list, the other cues and the model's own answers stand between study a
 makes it harder than the ceiling that a plain list is for most models, are the arguments (`settings.Settings`).
 
 `trials` builds the rows, `Session` is the conversation, `score` says what the replies were worth: pure Python, the same
-for evaluation, training and analysis. `describe` says what a run will consist of and cost.
+for evaluation, training and analysis.
 
     mindscope eval pal50 --provider local -m MODEL --env-args '{"lists": "AB-ABr"}'
     vf-eval pal50 --provider local -m MODEL -n 10 -r 1
 """
 
-from collections import Counter
-
 from pydantic import BaseModel, ConfigDict
 
-from pal50.cost import Estimate, estimate
 from pal50.design import FIFTIES, POOL, Design, designs
 from pal50.scoring import Outcome, Reply, Score, score
 from pal50.session import Message, Session, gold_replies
@@ -24,7 +21,7 @@ from pal50.wording import check_examples
 
 __all__ = [
     "DATA_FILES", "MAX_TOKENS", "STOP", "Design", "Message", "Outcome", "Reply", "Score", "Session", "Settings",
-    "Trial", "describe", "estimate_tokens", "gold_replies", "score", "trials",
+    "Trial", "gold_replies", "score", "trials",
 ]  # fmt: skip
 
 DATA_FILES = (FIFTIES, POOL)
@@ -68,32 +65,3 @@ def trials(settings: Settings) -> list[Trial]:
         )
         for design in sessions
     ]
-
-
-def estimate_tokens(settings: Settings) -> Estimate:
-    """Calls and tokens of a whole run; raises `MindscopeError` where `trials` does."""
-    return estimate(_first(settings), settings.participants)
-
-
-def describe(settings: Settings) -> str:
-    """The session and its cost in a few lines; raises `MindscopeError` where `trials` does."""
-    design = _first(settings)
-    kinds = Counter(step.kind for step in design.steps)
-    shown = sum(len(step.pairs) for step in design.steps if step.kind == "study")
-    tested = [design.pairs[step.pair] for step in design.steps if step.kind == "test"]
-    scored = Counter(pair.level for pair in sorted(tested, key=lambda pair: pair.similarity) if pair.scored)
-    levels = ", ".join(f"{level} {count}" for level, count in scored.items())
-    cost = estimate(design, settings.participants)
-    return "\n".join([
-        f"pal50, {settings.label}: {settings.participants} participants",
-        f"  a session    {shown} pairs in {kinds['study']} study turns, {kinds['sum']} sums, {kinds['test']} cues",
-        f"  scored       {scored.total()} cues a session: {levels}",
-        f"  calls        {cost.calls:,}",
-        f"  tokens sent  about {cost.sent:,}, of them {cost.new:,} new to a server that keeps prefixes",
-        f"  generated    about {cost.generated:,}",
-    ])  # fmt: skip
-
-
-def _first(settings: Settings) -> Design:
-    """The first participant stands for all: sessions of one run have the same number of turns."""
-    return trials(settings.model_copy(update={"participants": 1}))[0].design
