@@ -283,7 +283,9 @@ def test_a_conversation_that_outgrows_the_context_is_scored_as_far_as_it_went(tm
 
 
 @pytest.mark.parametrize(
-    ("venv", "api"), [(verifiers_03, "v1"), (verifiers_04, "v1"), (verifiers_03, "legacy")], ids=str
+    ("venv", "api"),
+    [(verifiers_03, "v1"), (verifiers_04, "v1"), (verifiers_03, "legacy")],
+    ids=["v1 on 0.3", "v1 on 0.4", "legacy"],
 )
 def test_a_participant_killed_at_test_turn_37_starts_again_from_zero(tmp_path: Path, venv: Callable, api: str) -> None:
     """The first of two has finished, the second is killed under way. Nothing of it is kept or mixed in."""
